@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use rouse_core::endpoint::{PodUid, PortName, ServiceId};
@@ -65,6 +65,13 @@ pub struct LocalSettings {
     pub wall_clock: fn() -> SystemTime,
 }
 
+/// Proxies beside the gateway that send requests to the pods themselves.
+pub trait OtherProxies: Send + Sync {
+    /// Whether all of them have the endpoints of this generation of the service's snapshot, or of a newer one, and have reported since
+    /// how many requests the pods have. Otherwise a pod that leaves may still get a request.
+    fn know(&self, service: &ServiceId, generation: u64) -> bool;
+}
+
 /// There is no app with this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no app {0:?}")]
@@ -84,6 +91,7 @@ pub struct LocalEngine {
     events: broadcast::Sender<AppEvent>,
     end: watch::Sender<End>,
     running: watch::Sender<bool>,
+    other_proxies: OnceLock<Arc<dyn OtherProxies>>,
 }
 
 /// The apps.
@@ -149,7 +157,18 @@ impl LocalEngine {
             events: broadcast::Sender::new(LAG),
             end: watch::Sender::new(End::Not),
             running: watch::Sender::new(false),
+            other_proxies: OnceLock::new(),
         })
+    }
+
+    /// From now on, a pod that leaves waits for these proxies. The first call counts.
+    pub fn wait_for_proxies(&self, proxies: Arc<dyn OtherProxies>) {
+        self.other_proxies.get_or_init(|| proxies);
+    }
+
+    fn proxies_know(&self, service: &Service) -> bool {
+        let generation = service.snapshot().generation;
+        self.other_proxies.get().is_none_or(|proxies| proxies.know(service.id(), generation))
     }
 
     /// Runs the engine and owns its tasks. Returns after [`LocalEngine::stop`], when all pods are gone. Call it once.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::registry::Registry;
@@ -13,15 +14,19 @@ use rouse_net::clock::TokioClock;
 use rouse_net::listen::Listener;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::ROUTE_CONFIGURATION;
+use super::followers::EnvoyFollowers;
 use super::publisher::{EnvoyPublisher, EnvoyView};
 use crate::data_plane::Tasks;
 use crate::failure::{CommandError, failed};
 
 /// The name of the listener's task.
 pub(crate) const LISTENER: &str = "the listener for Envoys";
+/// The pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A control plane that does not serve yet, so that its role can first set routes.
 pub(crate) struct EnvoyControlPlane {
@@ -37,6 +42,13 @@ pub(crate) struct EnvoyControlPlane {
 pub(crate) struct EnvoyClients {
     pub(crate) transport: GrpcTransport,
     pub(crate) access: Access,
+}
+
+/// What a role needs of its Envoys.
+pub(crate) struct EnvoysServed {
+    pub(crate) followers: EnvoyFollowers,
+    /// True once Envoys get answers.
+    pub(crate) opened: watch::Receiver<bool>,
 }
 
 impl EnvoyControlPlane {
@@ -62,20 +74,21 @@ impl EnvoyControlPlane {
     }
 
     /// Publishes from now on, and serves once `known` has ended and all that is known has been published: an Envoy that connects again
-    /// would be told to remove what is missing. Until then, connections are closed, so that an Envoy turns to another replica. The result
-    /// is true once Envoys get answers.
+    /// would be told to remove what is missing. Until then, connections are closed, so that an Envoy turns to another replica.
     pub(crate) fn serve(
         self,
         listener: Listener,
         EnvoyClients { transport, access }: EnvoyClients,
         known: impl Future<Output = ()> + Send + 'static,
         (tasks, end): (&mut Tasks, CancellationToken),
-    ) -> Result<watch::Receiver<bool>, CommandError> {
+    ) -> Result<EnvoysServed, CommandError> {
         let Self { publisher, cache, metrics, clock, view } = self;
         let listener =
             TcpListener::from_std(listener.into_std()).map_err(failed("cannot listen for Envoys"))?;
-        let parts = XdsParts { cache, access, clock: Arc::new(clock), metrics };
+        let parts = XdsParts { cache: Arc::clone(&cache), access, clock: Arc::new(clock), metrics };
         let server = XdsServer::new(XdsSettings::default(), parts, end.clone());
+        let services = Arc::clone(publisher.services());
+        let followers = EnvoyFollowers { server: server.clone(), cache, services };
         tasks.spawn("the publisher for Envoys", publisher.run());
         let (open, opened) = watch::channel(false);
         tasks.spawn(LISTENER, async move {
@@ -91,16 +104,16 @@ impl EnvoyControlPlane {
             open.send_replace(true);
             server.serve(listener, transport).await;
         });
-        Ok(opened)
+        Ok(EnvoysServed { followers, opened })
     }
 }
 
 /// Closes each connection. Never returns.
 async fn turn_away(listener: &TcpListener) {
     loop {
-        // An error is that of one connection, or passes.
         if listener.accept().await.is_err() {
-            tokio::task::yield_now().await;
+            // For example without free file descriptors: an immediate retry would spin.
+            sleep_until(Instant::now() + ACCEPT_PAUSE).await;
         }
     }
 }

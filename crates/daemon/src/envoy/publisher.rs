@@ -1,8 +1,8 @@
 //! The task that keeps the resources for Envoys up to date: all inputs are one value, and each change is one update of the cache.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rouse_core::endpoint::{PortName, ServiceId};
 use rouse_core::envoy::{EnvoyEndpoint, EnvoyHealth, EnvoyTarget, GatewayUse, endpoints};
@@ -92,6 +92,26 @@ impl EnvoyView {
     }
 }
 
+/// Which snapshot of each service the cache has.
+#[derive(Debug, Default)]
+pub(super) struct PublishedServices(Mutex<HashMap<ServiceId, PublishedService>>);
+
+#[derive(Debug)]
+struct PublishedService {
+    generation: u64,
+    /// The names of its endpoints, one for each port.
+    names: Vec<Arc<str>>,
+}
+
+impl PublishedServices {
+    /// The names of the endpoints of a service, if the cache has this generation or a newer one.
+    pub(super) fn names(&self, service: &ServiceId, generation: u64) -> Option<Vec<Arc<str>>> {
+        let services = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let published = services.get(service).filter(|published| published.generation >= generation);
+        published.map(|published| published.names.clone())
+    }
+}
+
 /// Keeps a cache up to date.
 #[derive(Debug)]
 pub(crate) struct EnvoyPublisher {
@@ -101,8 +121,7 @@ pub(crate) struct EnvoyPublisher {
     most_requests: u32,
     inputs: watch::Receiver<Inputs>,
     published: watch::Sender<u64>,
-    /// The ports of each service that the cache has endpoints of.
-    ports: BTreeMap<ServiceId, BTreeSet<PortName>>,
+    services: Arc<PublishedServices>,
     /// The inputs that the cache has.
     seen: Inputs,
 }
@@ -123,10 +142,15 @@ impl EnvoyPublisher {
             most_requests,
             inputs: inputs.subscribe(),
             published,
-            ports: BTreeMap::new(),
+            services: Arc::default(),
             seen: Inputs::default(),
         };
         (publisher, view)
+    }
+
+    /// Which snapshots the cache has.
+    pub(super) fn services(&self) -> &Arc<PublishedServices> {
+        &self.services
     }
 
     /// Publishes until the last [`EnvoyView`] is dropped.
@@ -165,10 +189,16 @@ impl EnvoyPublisher {
             services.extend(uses.map(|((service, _), _)| service.clone()));
             all.push(set(ResourceType::Endpoints, GATEWAYS_CLUSTER.into(), gateways(&inputs.gateways)));
         }
-        for service in services {
-            self.service(&service, inputs, &mut all);
-        }
+        let read: Vec<_> = services.into_iter().map(|id| (self.service(&id, inputs, &mut all), id)).collect();
         self.cache.update(all);
+        // After the cache: a reader that sees the generation finds it there.
+        let mut published = self.services.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (service, id) in read {
+            match service {
+                Some(service) => published.insert(id, service),
+                None => published.remove(&id),
+            };
+        }
     }
 
     /// Clusters and routes.
@@ -203,8 +233,13 @@ impl EnvoyPublisher {
         ClusterSpec { name, protocol, tls, most_requests: self.most_requests }
     }
 
-    /// The endpoints of all ports of one service.
-    fn service(&mut self, id: &ServiceId, inputs: &Inputs, all: &mut Vec<ResourceChange>) {
+    /// The endpoints of all ports of one service. Returns what is published of it; `None` if it has no ports any more.
+    fn service(
+        &self,
+        id: &ServiceId,
+        inputs: &Inputs,
+        all: &mut Vec<ResourceChange>,
+    ) -> Option<PublishedService> {
         let first_port = (id.clone(), PortName::default());
         let routed = inputs.routes.backends.range(first_port..).take_while(|((service, _), _)| service == id);
         let routed: BTreeMap<&PortName, &EnvoyBackend> = routed.map(|((_, port), it)| (port, it)).collect();
@@ -213,21 +248,21 @@ impl EnvoyPublisher {
         let known = snapshot.ports.iter().map(|port| port.name());
         let ports: BTreeSet<PortName> = known.chain(routed.keys().copied()).cloned().collect();
         let parked = inputs.parked.contains(id);
+        let before = self.services.names(id, 0).unwrap_or_default();
+        let mut names = Vec::with_capacity(ports.len());
         for port in &ports {
             let backend = routed.get(port).copied();
             let listed = list(&snapshot, port, backend, parked, &inputs.gateways);
             let name = cluster_name(id, port);
             let over_tls = backend.is_some_and(|backend| backend.tls.is_some());
             let encoded = resources::endpoints(&name, &listed, over_tls);
-            all.push(set(ResourceType::Endpoints, name, encoded));
+            all.push(set(ResourceType::Endpoints, Arc::clone(&name), encoded));
+            names.push(name);
         }
-        let before = match ports.is_empty() {
-            true => self.ports.remove(id),
-            false => self.ports.insert(id.clone(), ports.clone()),
-        };
-        for gone in before.unwrap_or_default().difference(&ports) {
-            all.push(remove(ResourceType::Endpoints, cluster_name(id, gone)));
+        for gone in before.into_iter().filter(|name| !names.contains(name)) {
+            all.push(remove(ResourceType::Endpoints, gone));
         }
+        (!names.is_empty()).then_some(PublishedService { generation: snapshot.generation, names })
     }
 }
 

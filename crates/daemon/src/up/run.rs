@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_config::settings::Values;
+use rouse_core::endpoint::ServiceId;
 use rouse_core::hold::HoldLimits;
 use rouse_core::registry;
 use rouse_grpc::GrpcTransport;
 use rouse_grpc::xds::Access;
-use rouse_local::engine::{self, LocalEngine, SidecarLauncher};
+use rouse_local::engine::{self, LocalEngine, OtherProxies, SidecarLauncher};
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
 use rouse_net::random::system_seed;
@@ -30,7 +31,7 @@ use crate::admin::PodBackend;
 use crate::admin::metrics::CertificateCollector;
 use crate::certificates::{self, CertificateFiles, Certificates, HTTPS, OpenError};
 use crate::data_plane::{AdminApi, DataPlane, MetricNames, Serving};
-use crate::envoy::{EnvoyClients, EnvoyControlPlane, EnvoyView, translate};
+use crate::envoy::{EnvoyClients, EnvoyControlPlane, EnvoyFollowers, EnvoyView, translate};
 use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
 use crate::process::capacity::ConnectionCapacity;
@@ -121,7 +122,8 @@ impl UpRole {
             // Whoever reaches this loopback address may also send requests.
             let clients = EnvoyClients { transport: GrpcTransport::Plain, access: Access::Any };
             let end = serving.end.clone();
-            envoys.serve(listener, clients, async {}, (&mut serving.tasks, end))?;
+            let served = envoys.serve(listener, clients, async {}, (&mut serving.tasks, end))?;
+            engine.wait_for_proxies(Arc::new(Followers(served.followers)));
         }
         // Start the engine last: an earlier failure leaves no pod behind.
         serving.tasks.spawn("the engine", Arc::clone(&engine).run(Arc::clone(&serving.registry)));
@@ -192,6 +194,15 @@ impl UpRole {
                 true
             }
         }
+    }
+}
+
+/// The Envoys that fetch their endpoints here.
+struct Followers(EnvoyFollowers);
+
+impl OtherProxies for Followers {
+    fn know(&self, service: &ServiceId, generation: u64) -> bool {
+        self.0.know(service, generation)
     }
 }
 

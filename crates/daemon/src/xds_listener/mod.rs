@@ -87,7 +87,7 @@ impl XdsStart {
             tasks.spawn("the watch over the certificate for Envoys", watch_files(tls, &end));
         }
         let (view, known) = (plane.view.clone(), watch::Sender::new(Known::default()));
-        let opened = plane.serve(listener, clients, all_known(known.subscribe()), (tasks, end.clone()))?;
+        let served = plane.serve(listener, clients, all_known(known.subscribe()), (tasks, end.clone()))?;
         tasks.spawn("the list of gateways", follow(gateways.addresses(), own, (view.clone(), known.clone())));
         let running = Arc::clone(&gateways).run(end.clone());
         tasks.spawn_with_reason(async {
@@ -95,7 +95,7 @@ impl XdsStart {
                 .await
                 .map_or_else(|error| error.to_string(), |()| "the watch over the gateways".to_owned())
         });
-        Ok(Xds { view, gateways, known, opened, end })
+        Ok(Xds { view, gateways, known, opened: served.opened, end })
     }
 }
 

@@ -146,8 +146,10 @@ impl App {
         if std::mem::take(&mut self.notified) {
             self.take_orders();
         }
+        let leaving = self.pods.iter().any(|pod| !pod.stays());
+        let is_known = leaving && self.engine.proxies_know(&self.service);
         for pod in &mut self.pods {
-            pod.advance(now);
+            pod.advance(now, is_known);
         }
         if end == End::Not {
             self.scale(now);

@@ -106,11 +106,12 @@ impl Pod {
         };
     }
 
-    /// Continues the removal. Returns whether the stage changed.
-    pub(super) fn advance(&mut self, now: Moment) -> bool {
+    /// Continues the removal. Returns whether the stage changed. `is_known`: all proxies that send requests to the pod know the
+    /// present endpoints, and have reported their requests since.
+    pub(super) fn advance(&mut self, now: Moment, is_known: bool) -> bool {
         let idle = self.in_flight() == 0;
         let next = match self.stage {
-            Stage::Draining { until } if idle || now >= until => {
+            Stage::Draining { until } if (idle && is_known) || now >= until => {
                 Stage::Leaving { from: now, until: now + LAST_REQUEST }
             }
             // Not at the first check: a request may have picked the pod and not be counted yet.
