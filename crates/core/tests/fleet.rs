@@ -473,3 +473,27 @@ proptest! {
         }
     }
 }
+
+/// An Envoy that may send requests to these services and does not report.
+fn silent(services: &[&str]) -> rouse_core::scale::SilentEnvoys {
+    use rouse_core::scale::{EnvoyId, EnvoyLoad, EnvoyServices, EnvoyState, EnvoyTable, EnvoyUpdate};
+    let services = EnvoyServices::Named(services.iter().map(|name| service(name)).collect());
+    let state = EnvoyState { load: EnvoyLoad::Silent { since: at(0) }, services };
+    let envoys = vec![(EnvoyId::new("", "edge-1"), Some(state))];
+    let mut table = EnvoyTable::default();
+    table.update(&Reporter::new("xds-1"), EnvoyUpdate { complete: true, envoys });
+    table.silent()
+}
+
+#[test]
+fn a_silent_envoy_keeps_the_pods_of_its_services_and_of_no_others() {
+    for (named, expected) in [("till", 0), ("cart", 3)] {
+        let mut scene = Scene::new(3, &["a"]);
+        scene.fleet.set_silent_envoys(scene.now, silent(&[named]));
+        scene.seconds(200, &[("a", 0)]);
+        assert_eq!(scene.replicas, expected, "an Envoy of {named}");
+        scene.fleet.set_silent_envoys(scene.now, silent(&[]));
+        scene.seconds(5, &[("a", 0)]);
+        assert_eq!(scene.replicas, 0);
+    }
+}

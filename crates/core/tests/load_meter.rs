@@ -233,3 +233,79 @@ proptest! {
         prop_assert_eq!(meter.sample().busy.as_micros(), busy * 100);
     }
 }
+
+#[test]
+fn requests_that_others_report_count_like_those_that_pass() {
+    let (bench, service, port) = warm();
+    let meter = service.meter();
+    let slot = port.try_acquire(0).unwrap();
+    meter.count_reported(10, 0, 4);
+    assert_eq!(reading(meter), (11, 0, 5, 0));
+    bench.clock.advance(SECOND);
+    // 5 requests for a second; then 3 more began, and 1 is left.
+    meter.count_reported(3, 4, 1);
+    assert_eq!(reading(meter), (14, 5000, 2, 0));
+    bench.clock.advance(SECOND);
+    drop(slot);
+    meter.count_reported(0, 1, 0);
+    bench.clock.advance(SECOND);
+    assert_eq!(reading(meter), (14, 7000, 0, 0));
+}
+
+#[test]
+fn reported_requests_list_the_meter_also_if_none_began_since() {
+    let (bench, service, _) = warm();
+    service.meter().count_reported(0, 0, 2);
+    assert!(is_edge(&bench));
+    assert_eq!(keys(&bench.registry.loads().read()), ["service shop/cart"]);
+    service.meter().count_reported(0, 2, 0);
+    bench.registry.loads().read();
+    assert_eq!(bench.registry.loads().read(), []);
+    service.meter().count_reported(1, 0, 0);
+    assert!(is_edge(&bench), "a request that is over counts too");
+}
+
+#[test]
+fn the_most_requests_that_may_be_reported_are_counted_exactly() {
+    let (bench, service, _) = warm();
+    let most = 1 << 20;
+    service.meter().count_reported(u64::from(most), 0, most);
+    bench.clock.advance(SECOND);
+    // The reading must come before the sum wraps: each second, as the reporter does.
+    assert_eq!(reading(service.meter()), (u64::from(most), u128::from(most) * 1000, most, 0));
+    service.meter().count_reported(0, most, most);
+    bench.clock.advance(SECOND);
+    assert_eq!(reading(service.meter()), (u64::from(most), u128::from(most) * 2000, most, 0));
+    service.meter().count_reported(0, most, 0);
+    assert_eq!(service.meter().present(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn any_mix_of_reported_and_own_requests_is_the_sum_of_both(
+        steps in prop::collection::vec((0..3_u8, 0..50_u64, 0..2000_u32, 0..3000_u64), 0..40)
+    ) {
+        let (bench, service, port) = warm();
+        let (mut slots, mut reported) = (Vec::new(), 0);
+        let (mut requests, mut busy) = (0, 0_u128);
+        for (kind, began, present, milliseconds) in steps {
+            match kind {
+                0 => {
+                    service.meter().count_reported(began, reported, present);
+                    (requests, reported) = (requests + began, present);
+                }
+                1 => if let Some(slot) = port.try_acquire(0) {
+                    slots.push(slot);
+                    requests += 1;
+                },
+                _ => drop(slots.pop()),
+            }
+            let all = reported + u32::try_from(slots.len()).unwrap();
+            prop_assert_eq!(reading(service.meter()), (requests, busy, all, 0));
+            bench.clock.advance(Duration::from_millis(milliseconds));
+            busy += u128::from(all) * u128::from(milliseconds);
+        }
+    }
+}

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use crate::proto::report::load::Key;
     use crate::proto::report::reporter_message::Kind;
-    use crate::proto::report::{Hello, Load, Loads, Parked, ReporterMessage};
+    use crate::proto::report::{Envoy, Hello, Load, Loads, Parked, ReporterMessage};
 
     /// Small numbers, and the largest ones.
     fn number() -> impl Strategy<Value = u64> {
@@ -80,14 +80,28 @@ mod tests {
 
     fn loads() -> impl Strategy<Value = Loads> {
         let parked = (name(), number()).prop_map(|(service, id)| Parked { service, id });
-        let entries = (prop::collection::vec(load(), 0..4), prop::collection::vec(parked, 0..3));
+        let envoy = (name(), name(), -1..5_i32, number(), any::<bool>(), prop::collection::vec(name(), 0..3));
+        let envoy = envoy.prop_map(|(san, node, state, silent_micros, all_services, services)| Envoy {
+            san,
+            node,
+            state,
+            silent_micros,
+            all_services,
+            services,
+        });
+        let entries = (
+            prop::collection::vec(load(), 0..4),
+            prop::collection::vec(parked, 0..3),
+            prop::collection::vec(envoy, 0..3),
+        );
         (number(), any::<bool>(), any::<bool>(), entries).prop_map(
-            |(sent_at_micros, complete, continues, (loads, parked))| Loads {
+            |(sent_at_micros, complete, continues, (loads, parked, envoys))| Loads {
                 sent_at_micros,
                 complete,
                 continues,
                 loads,
                 parked,
+                envoys,
             },
         )
     }

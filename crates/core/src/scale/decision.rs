@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::envoys::EnvoyId;
 use super::report::{MAX_REPORTERS, Reporter};
 
 /// The scale target as the driver last saw it.
@@ -123,6 +124,11 @@ pub enum ScaleReason {
         /// The first of them.
         reporter: Reporter,
     },
+    /// No scale-down: an Envoy may send it requests past the gateways, and reports no load.
+    EnvoySilent {
+        /// The first of them.
+        envoy: EnvoyId,
+    },
     /// No scale-down: no reporter is listed.
     NoReporters,
     /// No scale-down: more than [`MAX_REPORTERS`] reporters are listed.
@@ -153,6 +159,7 @@ impl ScaleReason {
             Self::OwnedElsewhere => "owned_elsewhere",
             Self::WarmingUp { .. } => "warming_up",
             Self::ReporterStale { .. } => "reporter_silent",
+            Self::EnvoySilent { .. } => "envoy_silent",
             Self::NoReporters => "no_reporters",
             Self::TooManyReporters => "too_many_reporters",
         }
@@ -209,6 +216,9 @@ impl fmt::Display for ScaleReason {
             }
             Self::ReporterStale { reporter } => {
                 write!(f, "not scaled down while {reporter} serves but sends no load reports")
+            }
+            Self::EnvoySilent { envoy } => {
+                write!(f, "not scaled down while Envoy {envoy} may send it requests but reports no load")
             }
             Self::NoReporters => f.write_str("not scaled down: no gateway that reports load is known"),
             Self::TooManyReporters => {

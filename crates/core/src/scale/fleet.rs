@@ -8,6 +8,7 @@ use std::fmt;
 
 use super::Autoscaler;
 use super::decision::{Decision, ObservedTarget, ScaleReason};
+use super::envoys::SilentEnvoys;
 use super::idle::BadState;
 use super::load_table::{LoadChanges, LoadTable, LoadUpdate};
 use super::policy::ScalePolicy;
@@ -23,6 +24,7 @@ pub struct Fleet<K, T> {
     /// The targets that each service leads to.
     by_service: HashMap<ServiceId, BTreeSet<K>>,
     due: BTreeSet<(Moment, K)>,
+    silent: SilentEnvoys,
     /// Targets that keep pods because not all load is known.
     blocked: BTreeSet<K>,
     clock: WallClock,
@@ -45,6 +47,7 @@ impl<K: Ord + Clone, T: Clone> Fleet<K, T> {
             targets: BTreeMap::new(),
             by_service: HashMap::new(),
             due: BTreeSet::new(),
+            silent: SilentEnvoys::default(),
             blocked: BTreeSet::new(),
             clock: WallClock::default(),
         }
@@ -72,6 +75,7 @@ impl<K: Ord + Clone, T: Clone> Fleet<K, T> {
         for service in &services {
             self.by_service.entry(service.clone()).or_default().insert(key.clone());
         }
+        target.scaler.set_silent_envoy(self.silent.of(&services).cloned());
         target.services = services;
         self.decide_at(key, Some(now));
     }
@@ -140,6 +144,26 @@ impl<K: Ord + Clone, T: Clone> Fleet<K, T> {
             target.told.retain(|reporter, _| serving.contains(reporter));
             reschedule(&mut self.due, key, &mut target.due, Some(now));
         }
+    }
+
+    /// The Envoys whose load is unknown: the services to which they may send requests are not scaled down.
+    pub fn set_silent_envoys(&mut self, now: Moment, silent: SilentEnvoys) {
+        if self.silent == silent {
+            return;
+        }
+        for (key, target) in &mut self.targets {
+            let envoy = silent.of(&target.services);
+            if envoy != self.silent.of(&target.services) {
+                target.scaler.set_silent_envoy(envoy.cloned());
+                reschedule(&mut self.due, key, &mut target.due, Some(now));
+            }
+        }
+        self.silent = silent;
+    }
+
+    /// The Envoys whose load is unknown.
+    pub fn silent_envoys(&self) -> &SilentEnvoys {
+        &self.silent
     }
 
     /// Takes what a reporter sent. Returns the services and routes whose load is new.

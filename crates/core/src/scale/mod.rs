@@ -16,8 +16,8 @@
 //! 4. At least one pod (or `min`, or what the schedule says now), at most `max`. To zero only without load, and then at once:
 //!    after `idle-after`, or when the learned idle policy says so.
 //! 5. Pods are removed only when all load is known: at least one reporter is listed, every listed reporter has a fresh
-//!    report, and a service that existed before the autoscaler has been observed for a stable window. This applies to `max`
-//!    too.
+//!    report, no Envoy that may send it requests is silent ([`Autoscaler::set_silent_envoy`]), and a service that existed before the
+//!    autoscaler has been observed for a stable window. This applies to `max` too.
 //! 6. Requests in flight keep the pods that they need at the target (else the limit, else 100 each), up to `max`. They add no
 //!    pods: single samples would make the number of pods flap.
 //! 7. A pin overrides all of the above.
@@ -30,6 +30,7 @@
 
 mod autoscaler;
 mod decision;
+mod envoys;
 mod fleet;
 mod idle;
 mod load_table;
@@ -38,11 +39,16 @@ mod report;
 mod request_rates;
 mod schedule;
 mod window;
+mod zero_preparation;
 
 use std::time::Duration;
 
 pub use autoscaler::Autoscaler;
 pub use decision::{Decision, ObservedTarget, Owner, ScaleReason};
+pub use envoys::{
+    ENVOY_MEMORY, EnvoyId, EnvoyLoad, EnvoyServices, EnvoyState, EnvoyTable, EnvoyUpdate, MAX_ENVOY_SERVICES,
+    MAX_ENVOYS, SilentEnvoys,
+};
 pub use fleet::Fleet;
 pub use idle::{
     BadState, COLD_START_COSTS, DEFAULT_COLD_START_COST, IdleExplanation, IdlePlan, IdlePolicy, SHORTEST_GAP,
@@ -55,6 +61,9 @@ pub use report::{
 };
 pub use request_rates::RequestRates;
 pub use schedule::{BadSchedule, Floor, MAX_PARTS, Schedule};
+pub use zero_preparation::{
+    PARKED_FOR, PREPARE_DEADLINE, PREPARE_SETTLE, ParkedServices, ZeroPreparation, ZeroProgress,
+};
 
 /// The length of a step, over which the rates apply (as in Knative).
 pub const STEP: Duration = Duration::from_secs(2);

@@ -1,14 +1,17 @@
 //! The listener for load reports of gateways: loads its certificate, and delivers what gateways say to the autoscaler.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rouse_config::settings::{AnySetting, Problem, Problems, Values};
-use rouse_core::scale::{LoadUpdate, Reporter};
+use rouse_core::endpoint::ServiceId;
+use rouse_core::scale::{EnvoyUpdate, LoadUpdate, Reporter};
 use rouse_core::time::Clock;
+use rouse_grpc::report::ReporterRole;
 use rouse_grpc::report::server::{
     ReportMetrics, ReportServer, ReportServerParts, ReportServerSettings, ReportSink, ReporterAccount,
 };
-use rouse_kube::autoscale::AutoscaleController;
+use rouse_kube::autoscale::{AutoscaleController, ZeroRequests};
 use rouse_kube::client::connect::Client;
 use rouse_kube::client::issuer_keys::IssuerKeyClient;
 use rouse_kube::client::token_review::TokenReviewClient;
@@ -84,12 +87,14 @@ impl ReportListener {
         let audience = TokenSettings { audience: REPORT_AUDIENCE.to_owned(), ..TokenSettings::default() };
         let parts = ReportServerParts {
             authenticator: TokenAuthenticator::new(check, audience, time_of_day),
-            sink: Arc::new(AutoscalerSink(self.autoscaler)),
+            sink: Arc::new(AutoscalerSink(Arc::clone(&self.autoscaler))),
             clock: self.clock,
             metrics: self.metrics,
         };
         let settings = ReportServerSettings::new(accounts(&values), env!("CARGO_PKG_VERSION"));
-        ReportServer::new(settings, parts, end).serve(self.listener, self.tls).await;
+        let server = ReportServer::new(settings, parts, end);
+        self.autoscaler.set_zero_requests(Box::new(ToXdsReplicas(server.clone())));
+        server.serve(self.listener, self.tls).await;
     }
 }
 
@@ -107,10 +112,37 @@ fn accounts(values: &Values) -> Vec<ReporterAccount> {
     named.into_iter().map(account).collect()
 }
 
+/// Sends the requests of the autoscaler to all reporters: gateways ignore them.
+struct ToXdsReplicas(ReportServer);
+
+impl ZeroRequests for ToXdsReplicas {
+    fn prepare_zero(&self, service: &ServiceId, id: u64) {
+        self.0.prepare_zero(service, id);
+    }
+
+    fn cancel_zero(&self, service: &ServiceId, id: u64) {
+        self.0.cancel_zero(service, id);
+    }
+}
+
 /// Delivers reports to the autoscaler.
 struct AutoscalerSink(Arc<AutoscaleController>);
 
 impl ReportSink for AutoscalerSink {
+    fn joined(&self, from: &Reporter, role: ReporterRole) {
+        if role == ReporterRole::Xds {
+            self.0.xds_joined(from);
+        }
+    }
+
+    fn envoys(&self, from: &Reporter, update: EnvoyUpdate) {
+        self.0.heard_envoys(from, update);
+    }
+
+    fn parked(&self, from: &Reporter, services: &BTreeMap<ServiceId, u64>) {
+        self.0.parked(from, services);
+    }
+
     fn heard(&self, from: &Reporter, update: LoadUpdate) {
         let refused = self.0.heard(from, update);
         if refused > 0 {
@@ -120,6 +152,7 @@ impl ReportSink for AutoscalerSink {
 
     /// Its load counts until its report is stale; whether it must report is up to the slices of the gateways.
     fn left(&self, from: &Reporter) {
+        self.0.reporter_left(from);
         tracing::info!(gateway = %from, "a gateway does not report any more");
     }
 }

@@ -48,7 +48,7 @@ fn scaled_route(key: &RouteKey) -> ScaledRoute {
 fn route_load(load: &ScaledRouteLoad) -> RouteLoad {
     let (present, rate) = (load.present, load.rate);
     RouteLoad {
-        active: present.total() > 0 || rate > 0.0,
+        active: present.total() > 0 || rate > 0.0 || load.kept_active,
         held: present.holds.into(),
         concurrency: present.total(),
         rate,
@@ -64,7 +64,14 @@ mod tests {
     use super::*;
 
     fn load(present: CurrentLoad, rate: f64) -> RouteLoad {
-        route_load(&ScaledRouteLoad { present, rate, concurrency_target: Some(100), rate_target: None })
+        let kept_active = false;
+        route_load(&ScaledRouteLoad {
+            present,
+            rate,
+            kept_active,
+            concurrency_target: Some(100),
+            rate_target: None,
+        })
     }
 
     #[test]

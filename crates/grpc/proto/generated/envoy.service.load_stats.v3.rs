@@ -22,8 +22,10 @@ pub struct ClusterStats {
     #[prost(string, tag = "6")]
     pub cluster_service_name: ::prost::alloc::string::String,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpstreamLocalityStats {
+    #[prost(message, optional, tag = "1")]
+    pub locality: ::core::option::Option<Locality>,
     #[prost(uint64, tag = "2")]
     pub total_successful_requests: u64,
     #[prost(uint64, tag = "3")]
@@ -32,6 +34,12 @@ pub struct UpstreamLocalityStats {
     pub total_error_requests: u64,
     #[prost(uint64, tag = "8")]
     pub total_issued_requests: u64,
+}
+/// `envoy.config.core.v3.Locality`: of the endpoints.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Locality {
+    #[prost(string, tag = "1")]
+    pub region: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LoadStatsResponse {

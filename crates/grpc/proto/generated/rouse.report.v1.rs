@@ -43,6 +43,10 @@ pub struct Loads {
     pub loads: ::prost::alloc::vec::Vec<Load>,
     #[prost(message, repeated, tag = "5")]
     pub parked: ::prost::alloc::vec::Vec<Parked>,
+    /// From an xds replica: its Envoys. In the complete state, all; in changes, those that are new, have changed or are gone. Ignored
+    /// from gateways.
+    #[prost(message, repeated, tag = "6")]
+    pub envoys: ::prost::alloc::vec::Vec<Envoy>,
 }
 /// One reading of the meter of a service or a route.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -76,6 +80,27 @@ pub mod load {
         #[prost(string, tag = "2")]
         Route(::prost::alloc::string::String),
     }
+}
+/// An Envoy that sends requests past the gateways. Its load is in the readings of services, which are sums over all Envoys.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Envoy {
+    /// The name in its certificate; empty without one. At most 256 bytes.
+    #[prost(string, tag = "1")]
+    pub san: ::prost::alloc::string::String,
+    /// Its node id. At most 256 bytes.
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    #[prost(enumeration = "EnvoyState", tag = "3")]
+    pub state: i32,
+    /// If it is silent: for how long at `sent_at`.
+    #[prost(uint64, tag = "4")]
+    pub silent_micros: u64,
+    /// It may send requests to any service.
+    #[prost(bool, tag = "5")]
+    pub all_services: bool,
+    /// The services to which it may send requests, as `namespace/name`. At most 256: with more, it is `all_services`.
+    #[prost(string, repeated, tag = "6")]
+    pub services: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// The answer to `PrepareZero`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -112,7 +137,8 @@ pub struct Welcome {
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
 }
-/// Route new requests of a service to the gateways, so that its pods can go. The answer is `Parked` with this id.
+/// Route new requests of a service to the gateways, so that its pods can go. The answer is `Parked` with this id, when every Envoy does.
+/// It holds for a minute, and for another one each time it is repeated.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PrepareZero {
     /// `namespace/name` of a Service.
@@ -158,6 +184,44 @@ impl Role {
             "ROLE_UNSPECIFIED" => Some(Self::Unspecified),
             "ROLE_GATEWAY" => Some(Self::Gateway),
             "ROLE_XDS" => Some(Self::Xds),
+            _ => None,
+        }
+    }
+}
+/// What is known of the load of an Envoy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum EnvoyState {
+    /// A state that the receiver does not know counts as this one.
+    Unspecified = 0,
+    /// It reports its load.
+    Reported = 1,
+    /// It does not: the load of its services may be higher than what is reported. The sender remembers an Envoy that is gone for ten
+    /// minutes; an Envoy that another replica hears is not silent.
+    Silent = 2,
+    /// It is not known any more.
+    Gone = 3,
+}
+impl EnvoyState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ENVOY_STATE_UNSPECIFIED",
+            Self::Reported => "ENVOY_STATE_REPORTED",
+            Self::Silent => "ENVOY_STATE_SILENT",
+            Self::Gone => "ENVOY_STATE_GONE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ENVOY_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "ENVOY_STATE_REPORTED" => Some(Self::Reported),
+            "ENVOY_STATE_SILENT" => Some(Self::Silent),
+            "ENVOY_STATE_GONE" => Some(Self::Gone),
             _ => None,
         }
     }

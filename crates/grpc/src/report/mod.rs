@@ -8,7 +8,7 @@ pub mod server;
 pub(crate) mod stream_protocol;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(crate) mod wire;
 
 pub use stream_protocol::ReporterHello;
 pub use wire::ReporterRole;

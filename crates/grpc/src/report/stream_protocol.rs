@@ -1,12 +1,12 @@
 //! Validates the messages of one report stream, as a state machine: their order, size and rate. Time is passed in.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use prost::Message as _;
 use rouse_core::budget::{Rate, TokenBucket};
 use rouse_core::endpoint::ServiceId;
 use rouse_core::load_meter::{LoadKey, LoadSample};
-use rouse_core::scale::{LoadUpdate, MAX_KEYS};
+use rouse_core::scale::{EnvoyId, EnvoyState, EnvoyUpdate, LoadUpdate, MAX_ENVOYS, MAX_KEYS};
 use rouse_core::time::Moment;
 
 use super::wire::{self, BadEntry, MAX_ENTRIES, ReporterRole, StatePart};
@@ -39,6 +39,8 @@ pub(crate) enum StreamEvent {
         update: LoadUpdate,
         /// What is prepared for zero may have changed: see [`StreamProtocol::parked`].
         parked: bool,
+        /// Its Envoys that have changed.
+        envoys: EnvoyUpdate,
     },
 }
 
@@ -57,6 +59,9 @@ pub(crate) enum StreamViolation {
     /// The complete state has too many entries.
     #[error("a complete state has more than {MAX_KEYS} services and routes")]
     TooManyKeys,
+    /// It has too many Envoys.
+    #[error("more than {MAX_ENVOYS} Envoys")]
+    TooManyEnvoys,
     /// Messages come too fast.
     #[error("more than {} messages per second; at most one in 10 ms is expected", RATE.per_second)]
     TooFast,
@@ -80,6 +85,7 @@ pub(crate) struct StreamProtocol {
     sent_at: Moment,
     stage: Stage,
     parked: BTreeMap<ServiceId, u64>,
+    envoys: BTreeSet<EnvoyId>,
 }
 
 #[derive(Debug)]
@@ -95,6 +101,14 @@ struct PartialState {
     began: bool,
     samples: HashMap<LoadKey, LoadSample>,
     parked: BTreeMap<ServiceId, u64>,
+    envoys: BTreeMap<EnvoyId, EnvoyState>,
+}
+
+/// The entries of one message.
+struct Entries {
+    samples: Vec<LoadSample>,
+    parked: Vec<(ServiceId, u64)>,
+    envoys: Vec<(EnvoyId, Option<EnvoyState>)>,
 }
 
 impl StreamProtocol {
@@ -106,6 +120,7 @@ impl StreamProtocol {
             sent_at: Moment::ZERO,
             stage: Stage::Complete(Box::default()),
             parked: BTreeMap::new(),
+            envoys: BTreeSet::new(),
         }
     }
 
@@ -147,12 +162,12 @@ impl StreamProtocol {
             }
             (Some(Kind::Hello(_)), Some(_)) => Err(StreamViolation::OutOfOrder("a second hello")),
             (Some(Kind::Loads(_)), None) => Err(StreamViolation::OutOfOrder("loads before hello")),
-            (Some(Kind::Loads(loads)), Some(boot)) => self.loads(loads, boot),
+            (Some(Kind::Loads(loads)), Some(boot)) => self.loads(loads, boot, now),
         }
     }
 
-    fn loads(&mut self, loads: Loads, boot: u64) -> Result<StreamEvent, StreamViolation> {
-        let entries = loads.loads.len() + loads.parked.len();
+    fn loads(&mut self, loads: Loads, boot: u64, now: Moment) -> Result<StreamEvent, StreamViolation> {
+        let entries = loads.loads.len() + loads.parked.len() + loads.envoys.len();
         if entries > MAX_ENTRIES {
             return Err(StreamViolation::TooManyEntries(entries));
         }
@@ -165,18 +180,16 @@ impl StreamProtocol {
         let samples: Vec<LoadSample> = samples.filter_map(Result::transpose).collect::<Result<_, _>>()?;
         let parked = loads.parked.into_iter().map(|parked| Ok((wire::service(&parked.service)?, parked.id)));
         let parked: Vec<(ServiceId, u64)> = parked.collect::<Result<_, BadEntry>>()?;
+        let envoys = loads.envoys.iter().map(|envoy| wire::envoy_state(envoy, now));
+        let envoys = envoys.collect::<Result<_, BadEntry>>()?;
+        let entries = Entries { samples, parked, envoys };
         match part {
-            StatePart::Changes => self.changes(boot, samples, parked),
-            StatePart::More | StatePart::Last => self.part(boot, part, samples, parked),
+            StatePart::Changes => self.changes(boot, entries),
+            StatePart::More | StatePart::Last => self.part(boot, part, entries),
         }
     }
 
-    fn changes(
-        &mut self,
-        boot: u64,
-        samples: Vec<LoadSample>,
-        parked: Vec<(ServiceId, u64)>,
-    ) -> Result<StreamEvent, StreamViolation> {
+    fn changes(&mut self, boot: u64, entries: Entries) -> Result<StreamEvent, StreamViolation> {
         match &self.stage {
             Stage::Complete(state) if state.began => {
                 return Err(StreamViolation::OutOfOrder("changes before the end of the complete state"));
@@ -186,6 +199,7 @@ impl StreamProtocol {
             }
             Stage::Changes => {}
         }
+        let Entries { samples, parked, envoys } = entries;
         let changed = !parked.is_empty();
         for (service, id) in parked {
             match id {
@@ -196,34 +210,48 @@ impl StreamProtocol {
         if self.parked.len() > MAX_KEYS {
             return Err(StreamViolation::TooManyKeys);
         }
-        Ok(StreamEvent::Loads { update: LoadUpdate { boot, complete: false, samples }, parked: changed })
+        for (id, state) in &envoys {
+            match state {
+                Some(_) => self.envoys.insert(id.clone()),
+                None => self.envoys.remove(id),
+            };
+        }
+        if self.envoys.len() > MAX_ENVOYS {
+            return Err(StreamViolation::TooManyEnvoys);
+        }
+        let envoys = EnvoyUpdate { complete: false, envoys };
+        let update = LoadUpdate { boot, complete: false, samples };
+        Ok(StreamEvent::Loads { update, parked: changed, envoys })
     }
 
-    fn part(
-        &mut self,
-        boot: u64,
-        part: StatePart,
-        samples: Vec<LoadSample>,
-        parked: Vec<(ServiceId, u64)>,
-    ) -> Result<StreamEvent, StreamViolation> {
+    fn part(&mut self, boot: u64, part: StatePart, entries: Entries) -> Result<StreamEvent, StreamViolation> {
         if let Stage::Changes = self.stage {
             self.stage = Stage::Complete(Box::default());
         }
         let Stage::Complete(state) = &mut self.stage else { return Ok(StreamEvent::Nothing) };
+        let Entries { samples, parked, envoys } = entries;
         state.began = true;
         state.samples.extend(samples.into_iter().map(|sample| (sample.key.clone(), sample)));
         state.parked.extend(parked.into_iter().filter(|(_, id)| *id != 0));
         if state.samples.len() > MAX_KEYS || state.parked.len() > MAX_KEYS {
             return Err(StreamViolation::TooManyKeys);
         }
+        state.envoys.extend(envoys.into_iter().filter_map(|(id, envoy)| Some((id, envoy?))));
+        if state.envoys.len() > MAX_ENVOYS {
+            return Err(StreamViolation::TooManyEnvoys);
+        }
         if part == StatePart::More {
             return Ok(StreamEvent::Nothing);
         }
-        let PartialState { samples, parked, .. } = std::mem::take(&mut **state);
+        let PartialState { samples, parked, envoys, .. } = std::mem::take(&mut **state);
         self.stage = Stage::Changes;
         self.parked = parked;
+        self.envoys = envoys.keys().cloned().collect();
+        let envoys = envoys.into_iter().map(|(id, state)| (id, Some(state))).collect();
+        let envoys = EnvoyUpdate { complete: true, envoys };
         let samples = samples.into_values().collect();
-        Ok(StreamEvent::Loads { update: LoadUpdate { boot, complete: true, samples }, parked: true })
+        let update = LoadUpdate { boot, complete: true, samples };
+        Ok(StreamEvent::Loads { update, parked: true, envoys })
     }
 }
 

@@ -191,7 +191,7 @@ impl World {
         // Many messages in no time are allowed here.
         self.clock.advance(Duration::from_millis(10));
         let heard = stream.protocol.take_encoded(&message, self.clock.now()).unwrap();
-        let StreamEvent::Loads { update, parked } = heard else { return };
+        let StreamEvent::Loads { update, parked, .. } = heard else { return };
         let controller = &mut self.controllers[c];
         let changes = controller.table.heard(self.clock.now(), &self.gateways[g].reporter, update);
         assert_eq!(changes.refused, 0);

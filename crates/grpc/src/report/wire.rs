@@ -6,10 +6,13 @@ use std::time::Duration;
 use prost::Message as _;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::load_meter::{LoadKey, LoadSample};
+use rouse_core::scale::{EnvoyId, EnvoyLoad, EnvoyServices, EnvoyState, MAX_ENVOY_SERVICES};
 use rouse_core::time::Moment;
 
 use crate::proto::report::load::Key;
-use crate::proto::report::{ControllerMessage, Load, Loads, Parked, controller_message};
+use crate::proto::report::{
+    ControllerMessage, Envoy, EnvoyState as WireState, Load, Loads, Parked, controller_message,
+};
 
 /// The longest message that a controller accepts, in bytes. Decoded, it may need some forty times as much for a moment.
 pub(super) const MAX_MESSAGE: usize = 256 * 1024;
@@ -21,6 +24,8 @@ const CHUNK_BYTES: usize = 128 * 1024;
 const CHUNK_ENTRIES: usize = if cfg!(test) { 3 } else { 2048 };
 /// The longest name of a route, in bytes: namespace and name of a Kubernetes object have less.
 const MAX_ROUTE_NAME: usize = 512;
+/// The longest SAN and node id of an Envoy, in bytes.
+pub(crate) const MAX_ENVOY_NAME: usize = 256;
 
 /// What a reporter is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +43,11 @@ pub(super) enum BadEntry {
     Service(String),
     #[error("a route has a name that is empty, has more than {MAX_ROUTE_NAME} bytes or control characters")]
     Route,
+    #[error(
+        "an Envoy has a SAN or a node id of more than {MAX_ENVOY_NAME} bytes or with control characters, or more than \
+         {MAX_ENVOY_SERVICES} services"
+    )]
+    Envoy,
     #[error(
         "a meter was read {age} µs before the message was sent, and the sender's clock shows only {clock} µs"
     )]
@@ -99,6 +109,53 @@ fn route(name: &str) -> Result<Arc<str>, BadEntry> {
     if allowed { Ok(name.into()) } else { Err(BadEntry::Route) }
 }
 
+/// What an xds replica knows of an Envoy, in a message that is sent at `sent_at`. `None`: it is not known any more.
+fn envoy(id: &EnvoyId, state: Option<&EnvoyState>, sent_at: Moment) -> Envoy {
+    let (state_code, silent_micros) = match state.map(|state| state.load) {
+        None => (WireState::Gone, 0),
+        Some(EnvoyLoad::Reported) => (WireState::Reported, 0),
+        Some(EnvoyLoad::Silent { since }) => {
+            (WireState::Silent, micros(sent_at).saturating_sub(micros(since)))
+        }
+    };
+    let (all_services, services) = match state.map(|state| &state.services) {
+        None => (false, Vec::new()),
+        Some(EnvoyServices::All) => (true, Vec::new()),
+        Some(EnvoyServices::Named(named)) => (false, named.iter().map(ToString::to_string).collect()),
+    };
+    Envoy {
+        san: id.san.to_string(),
+        node: id.node.to_string(),
+        state: state_code.into(),
+        silent_micros,
+        all_services,
+        services,
+    }
+}
+
+/// What an entry says of an Envoy, heard at `now`.
+pub(super) fn envoy_state(envoy: &Envoy, now: Moment) -> Result<(EnvoyId, Option<EnvoyState>), BadEntry> {
+    let is_name = |text: &str| text.len() <= MAX_ENVOY_NAME && !text.chars().any(char::is_control);
+    if !is_name(&envoy.san) || !is_name(&envoy.node) || envoy.services.len() > MAX_ENVOY_SERVICES {
+        return Err(BadEntry::Envoy);
+    }
+    let id = EnvoyId::new(&envoy.san, &envoy.node);
+    let load = match envoy.state() {
+        WireState::Gone => return Ok((id, None)),
+        WireState::Reported => EnvoyLoad::Reported,
+        WireState::Silent | WireState::Unspecified => {
+            let silent = Duration::from_micros(envoy.silent_micros);
+            EnvoyLoad::Silent { since: Moment::ZERO + now.since(Moment::ZERO).saturating_sub(silent) }
+        }
+    };
+    let services = if envoy.all_services {
+        EnvoyServices::All
+    } else {
+        EnvoyServices::Named(envoy.services.iter().map(|name| service(name)).collect::<Result<_, _>>()?)
+    };
+    Ok((id, Some(EnvoyState { load, services })))
+}
+
 /// A message of a controller.
 pub(super) fn command(kind: controller_message::Kind) -> ControllerMessage {
     ControllerMessage { kind: Some(kind) }
@@ -132,6 +189,13 @@ impl Chunk {
         self.loads.parked.push(parked);
     }
 
+    /// Adds an Envoy.
+    pub(super) fn add_envoy(&mut self, id: &EnvoyId, state: Option<&EnvoyState>) {
+        let envoy = envoy(id, state, moment(self.loads.sent_at_micros));
+        self.bytes += envoy.encoded_len() + ENTRY_HEAD;
+        self.loads.envoys.push(envoy);
+    }
+
     /// Whether it should not get more.
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= CHUNK_BYTES || self.len() >= CHUNK_ENTRIES
@@ -139,7 +203,7 @@ impl Chunk {
 
     /// How many entries it has.
     pub(super) fn len(&self) -> usize {
-        self.loads.loads.len() + self.loads.parked.len()
+        self.loads.loads.len() + self.loads.parked.len() + self.loads.envoys.len()
     }
 
     /// The message, as a part of the complete state or as changes.

@@ -4,6 +4,7 @@ mod access;
 pub mod cache;
 mod clients;
 mod delta;
+pub mod load;
 mod metrics;
 pub mod names;
 pub mod resource_type;

@@ -12,11 +12,11 @@ use prometheus_client::registry::Registry as Metrics;
 use rouse_core::endpoint::{PodUid, ServiceId};
 use rouse_core::load_meter::{LoadKey, LoadMeter};
 use rouse_core::registry::{Registry, RegistrySettings};
-use rouse_core::scale::{LoadTable, LoadUpdate, Reporter};
+use rouse_core::scale::{EnvoyTable, EnvoyUpdate, LoadTable, LoadUpdate, Reporter};
 use rouse_core::time::{Clock as _, Moment};
 use rouse_grpc::report::ReporterRole;
 use rouse_grpc::report::client::{
-    ControllerUrl, PreparedServices, ReportClient, ReportClientMetrics, ReportClientParts,
+    ControllerUrl, EnvoyReports, PreparedServices, ReportClient, ReportClientMetrics, ReportClientParts,
     ReportClientSettings, ZeroCommands,
 };
 use rouse_grpc::report::server::{
@@ -113,6 +113,9 @@ pub(crate) struct RecordingSink {
     clock: TokioClock,
     pub(crate) table: Mutex<LoadTable>,
     pub(crate) told: Mutex<Vec<(Moment, Told)>>,
+    /// Which reporters are connected, and what they are.
+    pub(crate) roles: Mutex<BTreeMap<Reporter, ReporterRole>>,
+    pub(crate) envoys: Mutex<EnvoyTable>,
     changed: watch::Sender<()>,
 }
 
@@ -155,6 +158,16 @@ impl RecordingSink {
 }
 
 impl ReportSink for RecordingSink {
+    fn joined(&self, from: &Reporter, role: ReporterRole) {
+        self.roles.lock().unwrap().insert(from.clone(), role);
+        self.changed.send_replace(());
+    }
+
+    fn envoys(&self, from: &Reporter, update: EnvoyUpdate) {
+        self.envoys.lock().unwrap().update(from, update);
+        self.changed.send_replace(());
+    }
+
     fn heard(&self, from: &Reporter, update: LoadUpdate) {
         self.table.lock().unwrap().heard(self.clock.now(), from, update.clone());
         self.tell(Told::StreamEvent { from: from.clone(), update });
@@ -165,6 +178,8 @@ impl ReportSink for RecordingSink {
     }
 
     fn left(&self, from: &Reporter) {
+        self.roles.lock().unwrap().remove(from);
+        self.envoys.lock().unwrap().left(self.clock.now(), from);
         self.tell(Told::Left { from: from.clone() });
     }
 }
@@ -190,6 +205,8 @@ impl Controller {
             clock,
             table: Mutex::new(LoadTable::new(clock.now())),
             told: Mutex::default(),
+            roles: Mutex::default(),
+            envoys: Mutex::default(),
             changed: watch::Sender::new(()),
         });
         let mut metrics = Metrics::default();
@@ -241,6 +258,7 @@ pub(crate) fn tls(authority: &Authority, name: &str) -> Arc<ServerTls> {
 pub(crate) struct Gateway {
     pub(crate) registry: Arc<Registry>,
     pub(crate) parking: PreparedServices,
+    pub(crate) envoys: EnvoyReports,
     pub(crate) gone: Arc<Mutex<BTreeSet<LoadKey>>>,
     pub(crate) end: CancellationToken,
     client: JoinSet<()>,
@@ -302,11 +320,11 @@ impl Gateway {
             metrics: ReportClientMetrics::new(&mut metrics),
         };
         let client = ReportClient::new(settings, parts).unwrap().with_network(resolver, dialer);
-        let (parking, end) = (client.parking(), CancellationToken::new());
+        let (parking, envoys, end) = (client.parking(), client.envoys(), CancellationToken::new());
         let mut task = JoinSet::new();
         task.spawn(client.run(end.clone()));
         let metrics = Mutex::new(metrics);
-        Self { registry, parking, gone, end, client: task, metrics, folder }
+        Self { registry, parking, envoys, gone, end, client: task, metrics, folder }
     }
 
     /// The meter of a service of `shop`.

@@ -60,6 +60,25 @@ fn unknown_fields_change_nothing() {
     assert_eq!(Load::decode(&*reading).unwrap(), load("cart", 1, 1));
 }
 
+#[test]
+fn an_envoy_on_the_wire_is_what_the_contract_says() {
+    let mut bytes =
+        vec![0x12, 32, 0x32, 30, 0x0a, 1, b's', 0x12, 1, b'n', 0x18, 2, 0x20, 0xc0, 0x84, 0x3d, 0x28, 1];
+    bytes.extend_from_slice(&[0x32, 10]);
+    bytes.extend_from_slice(b"shop/carts");
+    let envoy = crate::proto::Envoy {
+        san: "s".into(),
+        node: "n".into(),
+        state: crate::proto::EnvoyState::Silent.into(),
+        silent_micros: 1_000_000,
+        all_services: true,
+        services: vec!["shop/carts".into()],
+    };
+    let message =
+        ReporterMessage { kind: Some(Kind::Loads(Loads { envoys: vec![envoy], ..Loads::default() })) };
+    assert_eq!((ReporterMessage::decode(&bytes[..]).unwrap(), message.encode_to_vec()), (message, bytes));
+}
+
 /// The bytes of version 0.2 of the protocol, written by hand from `report.proto`: field numbers and types never change.
 #[test]
 fn the_wire_is_what_the_contract_says() {
@@ -87,6 +106,7 @@ fn the_wire_is_what_the_contract_says() {
         continues: true,
         loads: vec![reading, route],
         parked: vec![crate::proto::Parked { service: "shop/cart".into(), id: 4 }],
+        envoys: Vec::new(),
     };
     let message = ReporterMessage { kind: Some(Kind::Loads(state)) };
     assert_eq!((ReporterMessage::decode(&loads[..]).unwrap(), message.encode_to_vec()), (message, loads));

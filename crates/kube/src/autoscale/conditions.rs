@@ -104,6 +104,7 @@ fn managed(
             return DesiredCondition::Recheck;
         }
         ScaleReason::ReporterStale { .. } => Some("BlockedBySilentGateway"),
+        ScaleReason::EnvoySilent { .. } => Some("BlockedBySilentEnvoy"),
         ScaleReason::NoReporters => Some("BlockedWithoutGateways"),
         ScaleReason::TooManyReporters => Some("BlockedByTooManyGateways"),
         _ => None,

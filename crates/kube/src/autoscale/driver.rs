@@ -35,6 +35,8 @@ const LAST_WRITES: Duration = Duration::from_secs(10);
 pub(super) struct Driver {
     /// The term for which all targets were decided about anew.
     term: u64,
+    /// Whether this process led at the last turn.
+    led: bool,
     owners_known: bool,
     listed: Moment,
     statuses: StatusThrottle,
@@ -58,6 +60,7 @@ impl AutoscaleController {
         }
         let mut driver = Driver {
             term: 0,
+            led: false,
             owners_known: true,
             listed: self.now(),
             statuses: StatusThrottle::default(),
@@ -92,6 +95,9 @@ impl AutoscaleController {
         let mut state = self.state();
         state.fleet.set_wall_clock(now, time_of_day.into());
         let leads = self.notice_leader(driver, &mut state, now);
+        if std::mem::replace(&mut driver.led, leads) && !leads {
+            state.deposed();
+        }
         let context = self.context(now, time_of_day, leads);
         let known = std::mem::replace(&mut driver.owners_known, context.owners.is_ok());
         if !known && driver.owners_known {
@@ -102,6 +108,7 @@ impl AutoscaleController {
             state.list_gateways(now);
         }
         state.resolve(now);
+        state.follow_envoys(now);
         for (_, reason) in state.decide(now) {
             self.metrics.decided(reason);
         }
@@ -116,7 +123,9 @@ impl AutoscaleController {
         }
         driver.learned.begin(&state, now, driver.term, leads);
         let due = [state.next_due(), status_due, driver.learned.next_due(driver.term, leads)];
+        let messages = state.park_owned(now, leads);
         drop(state);
+        self.send_zero(messages);
         for job in jobs {
             self.begin(driver, job);
         }
@@ -181,6 +190,9 @@ impl AutoscaleController {
             Job::Cancel { services } => {
                 let gate = self.settings.zero_gate.iter();
                 gate.for_each(|gate| services.iter().for_each(|service| gate.cancel_zero(service)));
+                let messages = self.state().end_requests(&services);
+                self.send_zero(messages);
+                self.parking.send_replace(());
                 return;
             }
         };
@@ -207,14 +219,15 @@ impl AutoscaleController {
 
     /// Whether all other proxies are ready for these services at zero.
     async fn prepare(&self, services: &BTreeSet<ServiceId>) -> bool {
-        let Some(gate) = &self.settings.zero_gate else { return true };
         let deadline = Instant::now() + self.settings.prepare_deadline;
-        for service in services {
-            if !timeout_at(deadline, gate.prepare_zero(service)).await.unwrap_or(false) {
-                return false;
+        for gate in &self.settings.zero_gate {
+            for service in services {
+                if !timeout_at(deadline, gate.prepare_zero(service)).await.unwrap_or(false) {
+                    return false;
+                }
             }
         }
-        true
+        self.prepare_envoys(services).await
     }
 
     async fn write(&self, job: &WriteJob) -> WriteEnd {

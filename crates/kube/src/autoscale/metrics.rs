@@ -101,7 +101,9 @@ impl Collector for AutoscaleCollector {
         gauge("rouse_autoscaler_targets", help, "state", &counts.targets)?;
         let help = "Workloads that Rouse scales and that keep their number of pods for now, by the reason";
         gauge("rouse_autoscaler_blocked", help, "reason", &counts.blocked)?;
-        let help = "Gateways that serve, by whether their load is known";
-        gauge("rouse_autoscaler_reporters", help, "state", &counts.reporters)
+        let help = "Gateways that serve and xds replicas, by whether their load is known";
+        gauge("rouse_autoscaler_reporters", help, "state", &counts.reporters)?;
+        let help = "Envoys that send requests past the gateways, by whether their load is known";
+        gauge("rouse_autoscaler_envoys", help, "state", &counts.envoys)
     }
 }

@@ -1,7 +1,7 @@
 //! Scales the workloads of routes by their load: the controller's side of scaling.
 //!
 //! [`AutoscaleController`] watches routes, Services, workloads and their other autoscalers, and takes the load that gateways
-//! report. `state` finds the workload of each route and feeds the core's `Fleet`, which decides; `reconcile` says what may be written
+//! and xds replicas report. `state` finds the workload of each route and feeds the core's `Fleet`, which decides; `reconcile` says what may be written
 //! now; `driver` writes it, if this process leads. Everything but the driver is without I/O.
 //!
 //! A follower does all the same but writes: it knows the load when it is elected, and answers questions about it. When it is
@@ -12,6 +12,7 @@
 
 mod conditions;
 mod driver;
+mod envoys;
 mod expected_gateways;
 mod learned;
 mod metrics;
@@ -27,7 +28,7 @@ mod view;
 mod workload_cache;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use kube::Client;
@@ -51,6 +52,7 @@ use crate::routes::status::StatusAuthor;
 use crate::routes::{EventAuthor, EventWriter, StatusWriter};
 use crate::tasks::{self, TaskEnded};
 use crate::wake::ScaleClient;
+pub use envoys::ZeroRequests;
 pub use metrics::{AutoscaleCollector, AutoscaleMetrics};
 pub use route_loads::ScaledRouteLoad;
 use sinks::InputSink;
@@ -75,8 +77,8 @@ const WATCHED: [WatchedKind; 8] = [
     WatchedKind::optional(ObjectKind::SLICE),
 ];
 
-/// Makes proxies that bypass the gateways, such as Envoy, ready for a service at zero: they must send its requests to gateways, which
-/// wake it. Nothing implements it yet but tests.
+/// Makes other proxies that bypass the gateways ready for a service at zero: they must send its requests to gateways, which wake it.
+/// Envoys are prepared without it, by the report channel: see [`ZeroRequests`].
 pub trait ZeroGate: Send + Sync + 'static {
     /// Asks them to. Returns whether all have done so. Is given up after a deadline, which counts as false.
     fn prepare_zero<'a>(&'a self, service: &'a ServiceId) -> BoxFuture<'a, bool>;
@@ -101,7 +103,7 @@ pub struct AutoscaleSettings {
     pub write_status: bool,
     /// The name of this process in Kubernetes Events: the name of its pod.
     pub identity: String,
-    /// What is asked before a service is scaled to zero.
+    /// What is asked before a service is scaled to zero, besides Envoys.
     pub zero_gate: Option<Arc<dyn ZeroGate>>,
     /// How long that may take.
     pub prepare_deadline: Duration,
@@ -148,6 +150,9 @@ pub struct AutoscaleController {
     changed: Notify,
     scale: ScaleClient,
     statuses: StatusWriter,
+    /// Told when xds replicas come, go or answer.
+    parking: watch::Sender<()>,
+    zero_requests: OnceLock<Box<dyn ZeroRequests>>,
     /// Notified when the load of a route is new.
     route_loads: Notify,
     /// Notified when a status is to be written again.
@@ -167,7 +172,7 @@ impl AutoscaleController {
         metrics: AutoscaleMetrics,
     ) -> Arc<Self> {
         let (namespace, clock) = (settings.namespace.as_deref(), Arc::clone(&settings.clock));
-        let state = AutoscaleState::new(settings.default, settings.wakes, clock.now());
+        let state = AutoscaleState::new(settings.default, settings.wakes, clock.now(), settings.seed);
         let scale = ScaleClient::new(client.clone());
         Arc::new(Self {
             watches: Arc::new(Watches::new(client, namespace, &WATCHED, clock, settings.seed)),
@@ -176,6 +181,8 @@ impl AutoscaleController {
             changed: Notify::new(),
             scale,
             statuses: StatusWriter::new(StatusAuthor::Controller),
+            parking: watch::Sender::new(()),
+            zero_requests: OnceLock::new(),
             route_loads: Notify::new(),
             unwritten: Notify::new(),
             kube_events: EventWriter::new(),

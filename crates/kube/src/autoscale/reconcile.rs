@@ -151,7 +151,10 @@ impl AutoscaleState {
                 Some(Job::Write(_)) => {
                     (target.job, under_way.writes) = (Some(JobKind::Write), under_way.writes + 1);
                 }
-                Some(Job::Cancel { .. }) => target.prepared = None,
+                Some(Job::Cancel { .. }) => {
+                    target.prepared = None;
+                    target.job = target.job.map(|_| JobKind::CancelledPrepare);
+                }
                 None => {}
             }
             jobs.extend(job);
@@ -161,7 +164,18 @@ impl AutoscaleState {
 
     /// When something is due next.
     pub(super) fn next_due(&self) -> Option<Moment> {
-        self.fleet.next_due().into_iter().chain(self.timers.first().map(|(due, _)| *due)).min()
+        let timer = self.timers.first().map(|(due, _)| *due);
+        [self.fleet.next_due(), timer, self.envoys.next_due()].into_iter().flatten().min()
+    }
+
+    /// This process does not lead any more: what it has prepared for zero is taken back.
+    pub(super) fn deposed(&mut self) {
+        let prepares =
+            |target: &TargetState| target.prepared.is_some() || target.job == Some(JobKind::Prepare);
+        let keys = self.targets.iter().filter(|(_, target)| prepares(target)).map(|(key, _)| key.clone());
+        for key in keys.collect::<Vec<_>>() {
+            self.enqueue(&key);
+        }
     }
 
     /// What becomes of the decision about a target now: its status, when to consider the target again, and a job.
@@ -172,6 +186,11 @@ impl AutoscaleState {
         under_way: UnderWay,
     ) -> (DecisionStatus, Option<Moment>, Option<Job>) {
         let Some(target) = self.targets.get(key) else { return (DecisionStatus::UpToDate, None, None) };
+        if target.job == Some(JobKind::Prepare) && (target.goal() != Ok(Some(0)) || !context.leads) {
+            // Load has come back while proxies prepare, or another process leads.
+            let services = target.spec.services.clone();
+            return (DecisionStatus::UpToDate, None, Some(Job::Cancel { services }));
+        }
         if target.job.is_some() || target.spec.managed().is_none() {
             return (target.decision_status.clone(), None, None);
         }
@@ -195,7 +214,7 @@ impl AutoscaleState {
             return (DecisionStatus::Write(goal), Some(context.now), cancel(target));
         }
         if !context.leads {
-            return (DecisionStatus::Write(goal), None, None);
+            return (DecisionStatus::Write(goal), None, cancel(target));
         }
         if let Some(until) = target.not_before.filter(|until| context.now < *until) {
             return (target.decision_status.clone(), Some(until), None);
@@ -223,7 +242,13 @@ impl AutoscaleState {
                 let again = now + Duration::from_secs(until - context.unix_now);
                 return (DecisionStatus::Blocked(BlockReason::NewRoute), Some(again), None);
             }
-            if context.prepares && target.prepared.is_none_or(|at| now >= at + PREPARED) {
+            let is_prepared = target.prepared.is_some_and(|at| now < at + PREPARED)
+                // An xds replica may have joined meanwhile.
+                && self.envoys.is_prepared(&target.spec.services);
+            if (context.prepares || !self.envoys.parked.is_empty()) && !is_prepared {
+                if let Some(after) = target.prepare_after.filter(|after| now < *after) {
+                    return (target.decision_status.clone(), Some(after), None);
+                }
                 let job = Job::Prepare { key: key.clone(), services: target.spec.services.clone() };
                 return (target.decision_status.clone(), None, Some(job));
             }
@@ -250,9 +275,10 @@ impl AutoscaleState {
         let (JobEnd::Read(key, _) | JobEnd::Prepared(key, _) | JobEnd::Written(WriteJob { key, .. }, _)) =
             end;
         let Some(target) = self.targets.get_mut(key) else { return };
-        target.job = None;
+        let was_cancelled = target.job.take() == Some(JobKind::CancelledPrepare);
         let again = match end {
             JobEnd::Read(_, seen) => self.read_ended(now, key, seen.clone()),
+            JobEnd::Prepared(..) if was_cancelled => None,
             JobEnd::Prepared(_, true) => {
                 target.prepared = Some(now);
                 // The decision may be another one by now.
@@ -263,8 +289,8 @@ impl AutoscaleState {
             }
             JobEnd::Prepared(_, false) => {
                 target.decision_status = DecisionStatus::Blocked(BlockReason::NotPrepared);
-                target.not_before = Some(now + PREPARE_AGAIN);
-                target.not_before
+                target.prepare_after = Some(now + PREPARE_AGAIN);
+                target.prepare_after
             }
             JobEnd::Written(job, end) => self.write_ended(now, job, end),
         };
@@ -294,6 +320,10 @@ impl AutoscaleState {
         match end {
             WriteEnd::Written(version) => {
                 (target.failures, target.not_before, target.prepared) = (0, None, None);
+                // xds replicas end it when the pods are gone.
+                let services = target.spec.services.clone();
+                drop(self.end_requests(&services));
+                let target = self.targets.get_mut(&job.key)?;
                 let ready = target.observed.as_ref().map_or(0, |seen| seen.ready);
                 let seen =
                     Observation { replicas: job.change.to, ready, version: version.as_str().into(), at: now };

@@ -12,6 +12,7 @@ use rouse_core::load_meter::LoadKey;
 use rouse_core::scale::{Fleet, LoadUpdate, Reporter, ScalePolicy};
 use rouse_core::time::Moment;
 
+use super::envoys::EnvoyKnowledge;
 use super::expected_gateways::ExpectedGateways;
 use super::learned::Shards;
 use super::route_loads::RouteLoadChanges;
@@ -36,6 +37,7 @@ pub(super) struct AutoscaleState {
     pub(super) services: HashMap<ServiceId, Arc<ServiceSummary>>,
     pub(super) workload_cache: WorkloadCache,
     pub(super) gateways: ExpectedGateways,
+    pub(super) envoys: EnvoyKnowledge,
     /// Namespaces in which the workload of a route may have changed.
     dirty: BTreeSet<Arc<str>>,
     /// The workload of each route, or why there is none.
@@ -57,13 +59,14 @@ pub(super) struct AutoscaleState {
 }
 
 impl AutoscaleState {
-    pub(super) fn new(default: AutoscaleDefault, wakes: WakeRates, now: Moment) -> Self {
+    pub(super) fn new(default: AutoscaleDefault, wakes: WakeRates, now: Moment, seed: u64) -> Self {
         Self {
             default,
             store: RouteStore::default(),
             services: HashMap::new(),
             workload_cache: WorkloadCache::default(),
             gateways: ExpectedGateways::default(),
+            envoys: EnvoyKnowledge::new(now, seed),
             dirty: BTreeSet::new(),
             workloads: BTreeMap::new(),
             targets: BTreeMap::new(),
@@ -171,6 +174,9 @@ impl AutoscaleState {
     /// Takes what a gateway sent. Returns how many readings were refused.
     pub(super) fn heard(&mut self, now: Moment, from: &Reporter, update: LoadUpdate) -> usize {
         let heard = self.fleet.heard(now, from, update);
+        if self.envoys.parked.replicas().any(|replica| replica == from) {
+            self.heard_services(now, &heard.changes);
+        }
         for change in &heard.changes {
             if let LoadKey::Route(name) = &change.key
                 && let Some(key) = RouteKey::from_load_name(name)
@@ -182,9 +188,14 @@ impl AutoscaleState {
         heard.refused
     }
 
-    /// The gateways that serve may be others. Also forgets those that are gone.
+    /// The gateways that serve, or xds replicas, may be others. Also forgets those that are gone.
     pub(super) fn list_gateways(&mut self, now: Moment) {
-        let serving: Vec<Reporter> = self.gateways.serving().into_iter().collect();
+        let mut serving = self.gateways.serving();
+        // Without a gateway, no load is known at all, whatever xds replicas say.
+        if !serving.is_empty() {
+            serving.extend(self.envoys.parked.replicas().cloned());
+        }
+        let serving: Vec<Reporter> = serving.into_iter().collect();
         self.fleet.list(now, &serving);
     }
 

@@ -112,6 +112,8 @@ pub(super) enum JobKind {
     Read,
     /// Other proxies are asked to send their requests elsewhere.
     Prepare,
+    /// The same, but load has come back: the answer does not count.
+    CancelledPrepare,
     /// Its scale is written.
     Write,
 }
@@ -138,6 +140,8 @@ pub(super) struct TargetState {
     pub(super) conflicted: bool,
     /// When other proxies were ready for zero.
     pub(super) prepared: Option<Moment>,
+    /// They are not asked again before.
+    pub(super) prepare_after: Option<Moment>,
     /// Since when it wants fewer pods than it must keep because load is unknown.
     pub(super) load_unknown_since: Option<Moment>,
 }
@@ -157,6 +161,7 @@ impl TargetState {
             not_before: None,
             conflicted: false,
             prepared: None,
+            prepare_after: None,
             load_unknown_since: None,
         }
     }
@@ -171,6 +176,7 @@ impl TargetState {
     pub(super) fn reset(&mut self) {
         self.forget_decision();
         (self.failures, self.not_before, self.conflicted) = (0, None, false);
+        self.prepare_after = None;
     }
 
     /// Records a decision. Returns whether it differs from the one before in what it says.
@@ -213,6 +219,9 @@ impl TargetState {
 pub(super) fn is_load_unknown(reason: &ScaleReason) -> bool {
     matches!(
         reason,
-        ScaleReason::ReporterStale { .. } | ScaleReason::NoReporters | ScaleReason::TooManyReporters
+        ScaleReason::ReporterStale { .. }
+            | ScaleReason::EnvoySilent { .. }
+            | ScaleReason::NoReporters
+            | ScaleReason::TooManyReporters
     )
 }

@@ -19,7 +19,7 @@ use crate::objects::route::RouteSpec;
 pub struct ScalingView {
     /// Whether this process writes.
     pub leads: bool,
-    /// The gateways that serve, each with whether its load is known.
+    /// The gateways that serve and the xds replicas, each with whether its load is known.
     pub reporters: BTreeMap<String, bool>,
     /// All workloads that routes lead to.
     pub targets: Vec<TargetView>,
@@ -178,6 +178,7 @@ pub(super) struct Counts {
     pub(super) targets: Vec<(&'static str, usize)>,
     pub(super) blocked: Vec<(&'static str, usize)>,
     pub(super) reporters: Vec<(&'static str, usize)>,
+    pub(super) envoys: Vec<(&'static str, usize)>,
 }
 
 impl AutoscaleController {
@@ -194,11 +195,13 @@ impl AutoscaleController {
         let loads = state.fleet.loads();
         let silent = loads.listed().filter(|reporter| !loads.is_fresh(now, reporter)).count();
         let heard = loads.listed().count() - silent;
+        let mute = state.fleet.silent_envoys().count;
         Counts {
             leads: self.leadership.may_write(),
             targets: targets.into_iter().collect(),
             blocked: reasons.into_iter().collect(),
             reporters: vec![("heard", heard), ("silent", silent)],
+            envoys: vec![("heard", state.envoys.table.len().saturating_sub(mute)), ("silent", mute)],
         }
     }
 }

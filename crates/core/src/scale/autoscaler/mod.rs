@@ -4,6 +4,7 @@ mod rules;
 mod state;
 
 use super::decision::{Decision, ObservedTarget, Owner, ScaleReason};
+use super::envoys::EnvoyId;
 use super::idle::{Advice, BadState, IdleExplanation, IdleLearner, IdlePolicy, SHORTEST_GAP, STATE_BYTES};
 use super::policy::ScalePolicy;
 use super::report::{LoadReport, REPORT_PERIOD, Reporter, Reporters, TooManyReporters};
@@ -24,6 +25,8 @@ pub struct Autoscaler {
     now: Moment,
     window: Window,
     reporters: Reporters,
+    /// An Envoy whose load is unknown.
+    silent_envoy: Option<EnvoyId>,
     /// The last moment with load.
     active: Moment,
     /// There was load: `active` is not just the begin of the observation.
@@ -48,6 +51,7 @@ impl Autoscaler {
             now,
             window: Window::new(policy.stable_window),
             reporters: Reporters::default(),
+            silent_envoy: None,
             active: now,
             was_active: false,
             life: Life::ZERO,
@@ -194,6 +198,11 @@ impl Autoscaler {
             *asked = true;
         }
         self.reporters.record(now, from, report.present)
+    }
+
+    /// An Envoy may send requests past the gateways and does not report them, so nothing is scaled down; `None`: there is none.
+    pub fn set_silent_envoy(&mut self, envoy: Option<EnvoyId>) {
+        self.silent_envoy = envoy;
     }
 
     /// There may have been load until `now`: the service counts as idle from then on, but nothing is woken.

@@ -128,11 +128,12 @@ impl Autoscaler {
         if self.watching.is_some_and(|since| self.now < since + self.policy.stable_window) {
             return Some(ScaleReason::WarmingUp { window: self.policy.stable_window });
         }
-        self.reporters.unknown_load(self.now).map(|unknown_load| match unknown_load {
+        let unknown = self.reporters.unknown_load(self.now).map(|unknown_load| match unknown_load {
             UnknownLoad::NoReporters => ScaleReason::NoReporters,
             UnknownLoad::TooMany => ScaleReason::TooManyReporters,
             UnknownLoad::Silent(reporter) => ScaleReason::ReporterStale { reporter },
-        })
+        });
+        unknown.or_else(|| Some(ScaleReason::EnvoySilent { envoy: self.silent_envoy.clone()? }))
     }
 
     /// Whether a hold, or a request that arrived at zero within `idle-after`, needs a pod. Requests that a leaving pod still

@@ -8,6 +8,7 @@ mod controller_url;
 mod controllers;
 mod metrics;
 mod outbox;
+mod parking;
 pub(super) mod readings;
 mod worker;
 
@@ -38,7 +39,8 @@ use worker::{MAX_WELCOMES, Worker};
 
 pub use controller_url::{BadControllerUrl, ControllerUrl, DEFAULT_REPORT_PORT};
 pub use metrics::ReportClientMetrics;
-pub use outbox::PreparedServices;
+pub use outbox::{EnvoyReports, PreparedServices};
+pub use parking::{ParkingCommands, ParkingWorker, ZeroPreparer, parking};
 
 /// Whether a service or route still exists. Asked each minute for those without load.
 pub type MeterExists = Arc<dyn Fn(&LoadKey) -> bool + Send + Sync>;
@@ -148,6 +150,11 @@ impl ReportClient {
     /// Tells controllers what is prepared for zero.
     pub fn parking(&self) -> PreparedServices {
         PreparedServices(Arc::clone(&self.parts.outbox))
+    }
+
+    /// Tells controllers of Envoys.
+    pub fn envoys(&self) -> EnvoyReports {
+        EnvoyReports(Arc::clone(&self.parts.outbox))
     }
 
     /// Reports until `end`.

@@ -1,9 +1,11 @@
 //! What the connections to all controllers share: the newest readings, and the beat at which they are sent.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rouse_core::endpoint::ServiceId;
 use rouse_core::load_meter::{LoadKey, LoadSample};
+use rouse_core::scale::{EnvoyId, EnvoyState};
 use rouse_core::time::Moment;
 use tokio::sync::watch;
 
@@ -34,6 +36,19 @@ impl PreparedServices {
     /// `PrepareZero` with this id is done; `None`: the service is not prepared any more.
     pub fn set(&self, service: &ServiceId, id: Option<u64>) {
         if self.0.readings().park(service, id) {
+            self.0.beat.send_modify(|beat| beat.news += 1);
+        }
+    }
+}
+
+/// Tells controllers which Envoys an xds replica has, and whether their load is known. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct EnvoyReports(pub(super) Arc<Outbox>);
+
+impl EnvoyReports {
+    /// These are all Envoys.
+    pub fn set(&self, all: &BTreeMap<EnvoyId, EnvoyState>) {
+        if self.0.readings().set_envoys(all) {
             self.0.beat.send_modify(|beat| beat.news += 1);
         }
     }

@@ -8,6 +8,7 @@ use std::vec;
 
 use rouse_core::endpoint::ServiceId;
 use rouse_core::load_meter::{LoadKey, LoadSample};
+use rouse_core::scale::{EnvoyId, EnvoyState};
 use rouse_core::time::Moment;
 
 use super::super::wire::{Chunk, StatePart};
@@ -18,6 +19,7 @@ use crate::proto::report::Loads;
 enum Entry {
     Load(LoadKey),
     Parked(ServiceId),
+    Envoy(EnvoyId),
 }
 
 /// The state of one reporter.
@@ -26,6 +28,8 @@ pub(crate) struct Readings {
     loads: HashMap<LoadKey, Revised<LoadSample>>,
     /// `None`: not any more. Kept, so that every controller gets to know it.
     parked: HashMap<ServiceId, Revised<Option<u64>>>,
+    /// `None`: not known any more. Kept for a while, as above.
+    envoys: HashMap<EnvoyId, Revised<Option<EnvoyState>>>,
     by_revision: BTreeMap<u64, Entry>,
     revision: u64,
     /// What had load at the last reading.
@@ -110,10 +114,34 @@ impl Readings {
         true
     }
 
+    /// These are the Envoys. Returns whether that is new.
+    pub(crate) fn set_envoys(&mut self, all: &BTreeMap<EnvoyId, EnvoyState>) -> bool {
+        let gone = self.envoys.iter().filter(|(id, known)| known.value.is_some() && !all.contains_key(id));
+        let gone = gone.map(|(id, _)| (id.clone(), None)).collect::<Vec<_>>();
+        let changed = all
+            .iter()
+            .filter(|(id, state)| self.envoys.get(id).and_then(|known| known.value.as_ref()) != Some(state));
+        let changed = changed.map(|(id, state)| (id.clone(), Some(state.clone()))).collect::<Vec<_>>();
+        let before = self.revision;
+        for (id, value) in gone.into_iter().chain(changed) {
+            let (known, entry) = (self.envoys.get(&id).map(|known| known.revision), Entry::Envoy(id.clone()));
+            let revision = Self::revise(&mut self.by_revision, &mut self.revision, known, entry);
+            self.envoys.insert(id, Revised { value, revision });
+        }
+        self.revision != before
+    }
+
     /// Forgets what does not exist any more: otherwise the names of deleted services and routes would fill the memory. What has
     /// load stays.
     pub(crate) fn retain(&mut self, exists: impl Fn(&LoadKey) -> bool) {
-        let Self { loads, parked, by_revision, .. } = self;
+        let Self { loads, parked, envoys, by_revision, .. } = self;
+        envoys.retain(|_, envoy| {
+            let stays = envoy.value.is_some();
+            if !stays {
+                by_revision.remove(&envoy.revision);
+            }
+            stays
+        });
         loads.retain(|key, load| {
             let stays = load.value.present > 0 || exists(key);
             if !stays {
@@ -146,7 +174,9 @@ impl Readings {
         let loads = self.loads.keys().cloned().map(Entry::Load);
         let parked = self.parked.iter().filter(|(_, parked)| parked.value.is_some());
         let parked = parked.map(|(service, _)| Entry::Parked(service.clone()));
-        let entries: Vec<Entry> = loads.chain(parked).collect();
+        let envoys = self.envoys.iter().filter(|(_, envoy)| envoy.value.is_some());
+        let envoys = envoys.map(|(id, _)| Entry::Envoy(id.clone()));
+        let entries: Vec<Entry> = loads.chain(parked).chain(envoys).collect();
         Cursor { complete: Some(entries.into_iter()), revision: self.revision }
     }
 
@@ -188,6 +218,11 @@ impl Readings {
             Entry::Parked(service) => {
                 if let Some(parked) = self.parked.get(service) {
                     chunk.add_parked(service, parked.value);
+                }
+            }
+            Entry::Envoy(id) => {
+                if let Some(envoy) = self.envoys.get(id) {
+                    chunk.add_envoy(id, envoy.value.as_ref());
                 }
             }
         }

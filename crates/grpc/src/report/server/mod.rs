@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _, stream as streams};
 use rouse_core::endpoint::ServiceId;
-use rouse_core::scale::{LoadUpdate, MAX_REPORTERS, Reporter};
+use rouse_core::scale::{EnvoyUpdate, LoadUpdate, MAX_REPORTERS, Reporter};
 use rouse_core::time::Clock;
 use rouse_net::auth::{PodIdentity, TokenAuthenticator};
 use rouse_net::tls::ServerTls;
@@ -37,7 +37,7 @@ use crate::proto::report::{CancelZero, ControllerMessage, PrepareZero, ReporterM
 pub use metrics::ReportMetrics;
 pub use reporters::ConnectedReporter;
 
-use super::wire::{self, MAX_MESSAGE};
+use super::wire::{self, MAX_MESSAGE, ReporterRole};
 use reporters::Reporters;
 use stream::ReporterStream;
 use stream_end::StreamEnd;
@@ -57,12 +57,18 @@ const STREAMS_PER_REPORTER: usize = 2;
 /// Takes what reporters say. Called by several streams at once, but for one reporter in order. The calls must be quick: they
 /// run on the threads that serve the streams.
 pub trait ReportSink: Send + Sync + 'static {
+    /// A reporter is connected, and has said what it is. Called first.
+    fn joined(&self, _from: &Reporter, _role: ReporterRole) {}
+
     /// A reporter has sent readings, or a heartbeat.
     fn heard(&self, from: &Reporter, update: LoadUpdate);
 
     /// The services that a reporter has prepared for zero, each with the id of [`ReportServer::prepare_zero`]: all of them, after
     /// each change. Called after [`ReportSink::heard`] for the message that says so.
     fn parked(&self, _from: &Reporter, _services: &BTreeMap<ServiceId, u64>) {}
+
+    /// The Envoys of an xds replica that have changed. Called after [`ReportSink::heard`] for the same message, also if there are none.
+    fn envoys(&self, _from: &Reporter, _update: EnvoyUpdate) {}
 
     /// The stream of a reporter has ended, and none has replaced it. What it has prepared for zero does not count any more.
     fn left(&self, from: &Reporter);

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
 use super::super::stream_protocol::{ReporterHello, StreamEvent, StreamProtocol, StreamViolation};
-use super::super::wire;
+use super::super::wire::{self, ReporterRole};
 use super::reporters::{Connected, ConnectedReporter};
 use super::stream_end::StreamEnd;
 use super::{FIRST_MESSAGE_TIMEOUT, IDLE_TIMEOUT, STATE_TIMEOUT, ServerParts};
@@ -59,7 +59,10 @@ impl ReporterStream {
         let since = self.server.clock.now();
         let facts = ConnectedReporter { reporter, pod: self.pod.clone(), greeting, since };
         let connected = Connected::new(facts, self.commands.clone(), self.ended.clone());
+        let role = connected.facts.greeting.role;
         self.server.reporters.enter(&connected, wire::command(welcome))?;
+        // One that a newer stream has replaced already is none.
+        connected.deliver(|reporter| self.server.sink.joined(reporter, role)).ok();
         Ok(connected)
     }
 
@@ -112,12 +115,15 @@ impl ReporterStream {
         stream_protocol: &StreamProtocol,
         connected: &Connected,
     ) -> Result<(), StreamEnd> {
-        let StreamEvent::Loads { update, parked } = heard else { return Ok(()) };
+        let StreamEvent::Loads { update, parked, envoys } = heard else { return Ok(()) };
         let entries = update.samples.len();
         connected.deliver(|reporter| {
             self.server.sink.heard(reporter, update);
             if parked {
                 self.server.sink.parked(reporter, stream_protocol.parked());
+            }
+            if connected.facts.greeting.role == ReporterRole::Xds {
+                self.server.sink.envoys(reporter, envoys);
             }
         })?;
         self.server.metrics.accepted(entries);

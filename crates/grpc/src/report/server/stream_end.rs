@@ -68,9 +68,11 @@ impl StreamEnd {
             Self::Oversized => "oversized",
             Self::Violation(StreamViolation::Malformed(_)) => "malformed",
             Self::Violation(StreamViolation::OutOfOrder(_)) => "out_of_order",
-            Self::Violation(StreamViolation::TooManyEntries(_) | StreamViolation::TooManyKeys) => {
-                "too_many_entries"
-            }
+            Self::Violation(
+                StreamViolation::TooManyEntries(_)
+                | StreamViolation::TooManyKeys
+                | StreamViolation::TooManyEnvoys,
+            ) => "too_many_entries",
             Self::Violation(StreamViolation::TooFast) => "too_fast",
             Self::Unread => "unread",
             Self::Unauthenticated(_) => "unauthenticated",
