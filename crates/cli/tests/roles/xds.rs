@@ -2,7 +2,7 @@
 
 use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _};
 use rouse_cli::args::Rouse;
-use rouse_config::settings::{AnySetting as _, Environment, SettingWarning, Values};
+use rouse_config::settings::{AnySetting, Environment, SettingWarning, Values};
 use rouse_daemon::gateway::settings as of_gateway;
 use rouse_daemon::xds::settings::{self as set, TABLE};
 use rouse_daemon::xds::{XdsArgs, read_settings};
@@ -33,8 +33,9 @@ fn help_says_every_flag() {
 fn what_decides_about_routes_and_pods_is_set_by_the_settings_of_the_gateways() {
     let shared = TABLE.groups.iter().find(|group| group.title == set::SHARED).unwrap();
     for setting in shared.settings {
-        let is_one = |other: &&'static dyn rouse_config::settings::AnySetting| std::ptr::addr_eq(*other, *setting);
-        assert!(of_gateway::TABLE.settings().any(|other| is_one(&other)), "{}", setting.name());
+        let mut known = of_gateway::TABLE.settings();
+        let is_it = |other: &'static dyn AnySetting| std::ptr::addr_eq(other, *setting);
+        assert!(known.any(is_it), "{}", setting.name());
     }
     assert!(shared.settings.len() > 8);
 }

@@ -25,6 +25,7 @@ use super::access::{Access, ClientIdentity};
 use super::cache::ResourceCache;
 use super::clients::{ClientLimits, Clients, ConnectedClient};
 use super::delta::{DeltaStream, StreamBounds};
+use super::load::EnvoyLoadServer;
 use super::metrics::XdsMetrics;
 use super::resource_type::ResourceType;
 use super::stream::{SharedStream, StreamRules, StreamTask};
@@ -124,11 +125,16 @@ impl XdsServer {
 
     /// Also serves load reports (LRS). Its calls have the [`ClientIdentity`] in the extensions of their requests, and come from clients
     /// that may connect. The service ends its streams itself when the server stops.
-    pub(crate) fn with_load_reports<L: load_stats::LoadReportingService>(mut self, load_reports: L) -> Self {
+    fn with_load_reports<L: load_stats::LoadReportingService>(mut self, load_reports: L) -> Self {
         let service = load_stats::LoadReportingServiceServer::new(load_reports)
             .max_decoding_message_size(self.parts.limits.request_bytes);
         self.load_reports = Some(Arc::new(move |request| service.clone().call(request)));
         self
+    }
+
+    /// Also takes the load reports of the Envoys.
+    pub fn with_loads(self, loads: &EnvoyLoadServer) -> Self {
+        self.with_load_reports(loads.calls())
     }
 
     /// Serves all connections to `listener`, until the stop; then ends all streams.
