@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 #![expect(clippy::print_stderr, reason = "a run prints what it skips or measures beside its results")]
 
+mod envoy;
 mod generator;
 mod haproxy;
 mod scenarios;
@@ -21,6 +22,10 @@ fn main() {
             "SKIPPED: the scenario behind haproxy: haproxy is not installed (Debian: apt-get install haproxy)"
         );
     }
+    let has_envoy = rouse_testkit::envoy::binary().is_some();
+    if !has_envoy {
+        eprintln!("SKIPPED: the scenarios through Envoy: {}", rouse_testkit::envoy::HOW_TO_INSTALL);
+    }
     let trials = vec![
         trial("nothing_fails_while_all_pods_are_replaced", scenarios::rolling),
         trial("nothing_fails_while_pods_come_and_go", scenarios::up_and_down),
@@ -29,6 +34,12 @@ fn main() {
         trial("a_killed_pod_costs_at_most_what_was_on_it_and_could_not_be_sent_again", scenarios::kill),
         trial("nothing_fails_while_one_of_two_gateways_restarts", scenarios::gateway_restarts)
             .with_ignored_flag(haproxy.is_none()),
+        trial("nothing_fails_through_envoy_while_all_pods_are_replaced", scenarios::rolling_behind_envoy)
+            .with_ignored_flag(!has_envoy),
+        trial("nothing_fails_through_envoy_while_pods_come_and_go", scenarios::up_and_down_behind_envoy)
+            .with_ignored_flag(!has_envoy),
+        trial("nothing_fails_through_envoy_through_zero_and_back", scenarios::zero_and_back_behind_envoy)
+            .with_ignored_flag(!has_envoy),
     ];
     libtest_mimic::run(&arguments, trials).exit();
 }

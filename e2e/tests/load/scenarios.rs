@@ -1,4 +1,5 @@
-//! The load scenarios: rolling restarts, scaling, zero and back, reloads, killed pods, and gateway restarts behind haproxy.
+//! The load scenarios: rolling restarts, scaling, zero and back, also through Envoy; reloads, killed pods, and gateway restarts behind
+//! haproxy.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,12 +15,53 @@ use rustix::process::Signal;
 use tokio::process::Command;
 use tokio::time::Instant;
 
+use crate::envoy::EnvoyFront;
 use crate::generator::{Load, Tally, seconds};
 use crate::haproxy::{self, Haproxy};
 
 /// An app of at most five pods that never scales to zero by itself.
 fn app() -> App {
     App::http().scale("max", 5).scale("idle-after", "10m")
+}
+
+/// What stands in front of the gateway.
+enum Front {
+    None,
+    Envoy,
+}
+
+/// The same, running.
+struct RunningFront(Option<EnvoyFront>);
+
+impl Front {
+    async fn start(self, config: Config) -> (Rouse, RunningFront) {
+        match self {
+            Front::None => (Rouse::start(&programs!(), config).await, RunningFront(None)),
+            Front::Envoy => {
+                let rouse = Rouse::start(&programs!(), config.flag("--xds", "127.0.0.1:0")).await;
+                let envoy = EnvoyFront::before(&rouse).await;
+                (rouse, RunningFront(Some(envoy)))
+            }
+        }
+    }
+}
+
+impl RunningFront {
+    fn target(&self, rouse: &Rouse, cold: bool) -> Target {
+        self.0.as_ref().map_or_else(|| rouse.target(cold), |envoy| envoy.target.clone())
+    }
+
+    /// Most requests went to the pods themselves.
+    async fn was_direct(&self, rouse: &Rouse, tally: &Tally) {
+        if self.0.is_some() {
+            let through_the_gateway = rouse.admin.requests("200").await;
+            assert!(
+                through_the_gateway * 2 < tally.succeeded,
+                "of {} requests, {through_the_gateway} passed the gateway",
+                tally.succeeded
+            );
+        }
+    }
 }
 
 /// Runs a command of the product against `rouse`.
@@ -54,9 +96,17 @@ async fn under_load(target: &Target, mut act: impl AsyncFnMut()) -> Tally {
 }
 
 pub(crate) async fn rolling() {
-    let rouse = Rouse::start(&programs!(), Config::of(app().scale("min", 3))).await;
+    replace_all(Config::of(app().scale("min", 3)), Front::None).await;
+}
+
+pub(crate) async fn rolling_behind_envoy() {
+    replace_all(Config::of(app().scale("min", 3)), Front::Envoy).await;
+}
+
+async fn replace_all(config: Config, front: Front) {
+    let (rouse, front) = front.start(config).await;
     rouse.admin.until("app", "three pods", |service| ready(service) == 3).await;
-    let tally = under_load(&rouse.target(false), async || {
+    let tally = under_load(&front.target(&rouse, false), async || {
         let before = uids(&rouse.admin.service("app").await);
         command(&rouse, &["restart", "app"]).await;
         let replaced = |service: &Service| uids(service).is_disjoint(&before) && ready(service) == 3;
@@ -64,13 +114,22 @@ pub(crate) async fn rolling() {
     })
     .await;
     tally.assert_perfect();
+    front.was_direct(&rouse, &tally).await;
     rouse.stop().await;
 }
 
 pub(crate) async fn up_and_down() {
-    let rouse = Rouse::start(&programs!(), Config::of(app().warm())).await;
+    scale_up_and_down(Front::None).await;
+}
+
+pub(crate) async fn up_and_down_behind_envoy() {
+    scale_up_and_down(Front::Envoy).await;
+}
+
+async fn scale_up_and_down(front: Front) {
+    let (rouse, front) = front.start(Config::of(app().warm())).await;
     rouse.ready("app").await;
-    let tally = under_load(&rouse.target(false), async || {
+    let tally = under_load(&front.target(&rouse, false), async || {
         for pods in [5, 1] {
             command(&rouse, &["scale", "app", &pods.to_string()]).await;
             let there = |service: &Service| ready(service) == pods && service.endpoints.len() == pods;
@@ -79,12 +138,21 @@ pub(crate) async fn up_and_down() {
     })
     .await;
     tally.assert_perfect();
+    front.was_direct(&rouse, &tally).await;
     rouse.stop().await;
 }
 
 pub(crate) async fn zero_and_back() {
-    let rouse = Rouse::start(&programs!(), Config::of(app())).await;
-    let tally = under_load(&rouse.target(true), async || {
+    to_zero_and_back(Front::None).await;
+}
+
+pub(crate) async fn zero_and_back_behind_envoy() {
+    to_zero_and_back(Front::Envoy).await;
+}
+
+async fn to_zero_and_back(front: Front) {
+    let (rouse, front) = front.start(Config::of(app())).await;
+    let tally = under_load(&front.target(&rouse, true), async || {
         let before = uids(&rouse.admin.service("app").await);
         command(&rouse, &["scale", "app", "0"]).await;
         // The next request wakes it again, so the test may miss the moment at zero.

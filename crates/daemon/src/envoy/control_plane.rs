@@ -8,8 +8,10 @@ use prometheus_client::registry::Registry as Metrics;
 use rouse_core::registry::Registry;
 use rouse_grpc::GrpcTransport;
 use rouse_grpc::xds::cache::{ResourceCache, ResourceChange};
+use rouse_grpc::xds::names::ROUTE_CONFIGURATION;
+use rouse_grpc::xds::publisher::{EnvoyPublisher, EnvoyView};
 use rouse_grpc::xds::resource_type::ResourceType;
-use rouse_grpc::xds::{Access, XdsMetrics, XdsParts, XdsServer, XdsSettings, resources};
+use rouse_grpc::xds::{Access, EnvoyFollowers, XdsMetrics, XdsParts, XdsServer, XdsSettings, resources};
 use rouse_net::clock::TokioClock;
 use rouse_net::listen::Listener;
 use tokio::net::TcpListener;
@@ -17,9 +19,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::ROUTE_CONFIGURATION;
-use super::followers::EnvoyFollowers;
-use super::publisher::{EnvoyPublisher, EnvoyView};
 use crate::data_plane::Tasks;
 use crate::failure::{CommandError, failed};
 
@@ -87,8 +86,7 @@ impl EnvoyControlPlane {
             TcpListener::from_std(listener.into_std()).map_err(failed("cannot listen for Envoys"))?;
         let parts = XdsParts { cache: Arc::clone(&cache), access, clock: Arc::new(clock), metrics };
         let server = XdsServer::new(XdsSettings::default(), parts, end.clone());
-        let services = Arc::clone(publisher.services());
-        let followers = EnvoyFollowers { server: server.clone(), cache, services };
+        let followers = EnvoyFollowers::new(server.clone(), cache, &publisher);
         tasks.spawn("the publisher for Envoys", publisher.run());
         let (open, opened) = watch::channel(false);
         tasks.spawn(LISTENER, async move {

@@ -4,32 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rouse_core::endpoint::{PortName, ServiceId};
 use rouse_core::envoy::GatewayUse;
 use rouse_core::routing_mode::RoutingMode;
-use rouse_grpc::xds::names::cluster_name;
+use rouse_grpc::xds::names::{GATEWAYS_CLUSTER, cluster_name};
+use rouse_grpc::xds::publisher::{EnvoyBackend, EnvoyRoutes};
 use rouse_grpc::xds::resources::{HostRoutes, PathRoute, PodProtocol, PodRoots, PodTls, RouteAction};
 use rouse_net::tls::{ClientSettings, Pem, Roots};
 use rouse_proxy::routing::{HostRules, Route, RouteTable, Rule, StaticResponse, Target};
 use rouse_proxy::upstream::{Backend, UpstreamProtocol};
-
-/// The cluster of requests that only a gateway can answer. No service has this name.
-pub(crate) const GATEWAYS_CLUSTER: &str = "rouse-gateways";
-
-/// The routes as Envoy gets them, and the service ports that they lead to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct EnvoyRoutes {
-    pub(super) hosts: Vec<HostRoutes>,
-    pub(super) backends: BTreeMap<(ServiceId, PortName), EnvoyBackend>,
-}
-
-/// One service port, for all routes that lead to it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct EnvoyBackend {
-    pub(super) protocol: PodProtocol,
-    pub(super) tls: Option<PodTls>,
-    pub(super) gateway_use: GatewayUse,
-}
 
 /// Translates all routes. `can_wake` says whether a gateway brings up the service of a route that has no pod.
 pub(crate) fn translate(table: &RouteTable<Arc<Route>>, can_wake: impl Fn(&Route) -> bool) -> EnvoyRoutes {

@@ -12,6 +12,7 @@ use rouse_config::settings::Values;
 use rouse_core::registry::Registry;
 use rouse_grpc::GrpcTransport;
 use rouse_grpc::xds::Access;
+use rouse_grpc::xds::publisher::EnvoyView;
 use rouse_kube::client::connect::Client;
 use rouse_kube::gateway_addresses::{GatewayAddressSettings, GatewayAddresses};
 use rouse_net::clock::TokioClock;
@@ -24,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data_plane::Tasks;
 pub(crate) use crate::envoy::LISTENER;
-use crate::envoy::{EnvoyClients, EnvoyControlPlane, EnvoyView, translate};
+use crate::envoy::{EnvoyClients, EnvoyControlPlane, translate};
 use crate::failure::CommandError;
 use files::XdsFiles;
 use settings::{ENVOY_LISTEN, GATEWAYS, POD_NAMESPACE, XDS_CLIENT_SAN};

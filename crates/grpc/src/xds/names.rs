@@ -1,8 +1,15 @@
-//! The name of the cluster of a service port: `namespace/service:port`, or `namespace/service` for a port without a name.
+//! The names of resources. The cluster of a service port is `namespace/service:port`, or `namespace/service` for a port without a
+//! name.
 
 use std::sync::Arc;
 
 use rouse_core::endpoint::{PortName, ServiceId};
+
+/// The route configuration. Bootstraps name it.
+pub const ROUTE_CONFIGURATION: &str = "rouse";
+
+/// The cluster of requests that only a gateway can answer. No service has this name.
+pub const GATEWAYS_CLUSTER: &str = "rouse-gateways";
 
 /// The name of the cluster, and of its endpoints.
 pub fn cluster_name(service: &ServiceId, port: &PortName) -> Arc<str> {

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::{Envoy, eventually};
+use super::{Envoy, eventually, eventually_equal};
 
 /// An endpoint of a cluster, as Envoy has it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,24 +53,21 @@ impl Envoy {
     pub async fn wait_for_hosts(&self, cluster: &str, expected: &[EnvoyHost]) {
         let mut expected = expected.to_vec();
         expected.sort();
-        let mut last = None;
-        let what = format!("the endpoints of {cluster}: {expected:?}");
-        eventually(&what, async || {
-            let hosts = self.hosts(cluster).await;
-            let agree = hosts.as_ref() == Some(&expected);
-            last = hosts;
-            agree.then_some(())
-        })
-        .await;
+        let what = format!("the endpoints of {cluster}");
+        eventually_equal(&what, &Some(expected), async || self.hosts(cluster).await).await;
     }
 
-    /// Waits for a listener, and returns its address.
+    /// Waits until a listener accepts connections, and returns its address.
     pub async fn listener(&self, name: &str) -> SocketAddr {
-        self.find(&format!("the listener {name}"), "/listeners?format=json", |listeners| {
-            let mut all = listeners["listener_statuses"].as_array()?.iter();
-            socket_address(&all.find(|it| it["name"] == name)?["local_address"])
-        })
-        .await
+        let address = self
+            .find(&format!("the listener {name}"), "/listeners?format=json", |listeners| {
+                let mut all = listeners["listener_statuses"].as_array()?.iter();
+                socket_address(&all.find(|it| it["name"] == name)?["local_address"])
+            })
+            .await;
+        // Envoy lists it before its worker listens.
+        eventually(name, async || TcpStream::connect(address).await.ok()).await;
+        address
     }
 
     /// All counters and gauges whose names begin with `prefix`.

@@ -12,6 +12,7 @@
 mod admin;
 mod bootstrap;
 
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -59,11 +60,17 @@ pub struct Envoy {
 impl Envoy {
     /// Starts Envoy with a bootstrap in JSON, in which the admin interface is set. Waits until it answers.
     pub async fn start(binary: &Path, mut bootstrap: Value) -> Self {
-        let folder = tempfile::tempdir().unwrap();
         let socket = json!({ "address": "127.0.0.1", "port_value": 0 });
         bootstrap["admin"] = json!({ "address": { "socket_address": socket } });
-        let (configuration, admin) = (folder.path().join("envoy.json"), folder.path().join("admin"));
-        fs::write(&configuration, bootstrap.to_string()).unwrap();
+        Self::start_with(binary, "envoy.json", &bootstrap.to_string()).await
+    }
+
+    /// Starts Envoy with a bootstrap whose admin interface is at any port. The name of the file says whether it is JSON or YAML. Waits
+    /// until it answers.
+    pub async fn start_with(binary: &Path, file: &str, bootstrap: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (configuration, admin) = (folder.path().join(file), folder.path().join("admin"));
+        fs::write(&configuration, bootstrap).unwrap();
         let log = File::create(folder.path().join("log")).unwrap();
         let mut command = Command::new(binary);
         command.arg("--config-path").arg(&configuration).arg("--admin-address-path").arg(&admin);
@@ -129,6 +136,27 @@ impl Drop for Envoy {
             eprintln!("---- Envoy printed:\n{}\n----", end.join("\n"));
         }
     }
+}
+
+/// Calls `ask` until it returns `expected`. Panics with the last answer if that is not within a minute.
+pub async fn eventually_equal<T: PartialEq + Debug>(
+    what: &str,
+    expected: &T,
+    mut ask: impl AsyncFnMut() -> T,
+) {
+    let mut last = None;
+    let asking = async {
+        loop {
+            let answer = ask().await;
+            if answer == *expected {
+                return;
+            }
+            last = Some(answer);
+            pause().await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, asking).await;
+    assert!(ended.is_ok(), "after {PATIENCE:?}, {what} is {last:?}, expected {expected:?}");
 }
 
 /// Calls `ask` until it returns a value. Panics if it returns none within a minute.

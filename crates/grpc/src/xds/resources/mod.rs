@@ -7,6 +7,8 @@ mod endpoints;
 mod listener;
 mod messages;
 mod routes;
+#[cfg(test)]
+mod tests;
 
 pub use cluster::{ClusterSpec, PodProtocol, PodRoots, PodTls, cluster};
 pub use endpoints::endpoints;

@@ -3,23 +3,28 @@
 use std::sync::Arc;
 
 use rouse_core::endpoint::ServiceId;
-use rouse_grpc::xds::XdsServer;
-use rouse_grpc::xds::cache::ResourceCache;
-use rouse_grpc::xds::resource_type::ResourceType;
 
-use super::publisher::PublishedServices;
+use super::XdsServer;
+use super::cache::ResourceCache;
+use super::publisher::{EnvoyPublisher, PublishedServices};
+use super::resource_type::ResourceType;
 
 /// The connected Envoys, as those see them who wait for them.
 #[derive(Debug)]
-pub(crate) struct EnvoyFollowers {
-    pub(super) server: XdsServer,
-    pub(super) cache: Arc<ResourceCache>,
-    pub(super) services: Arc<PublishedServices>,
+pub struct EnvoyFollowers {
+    server: XdsServer,
+    cache: Arc<ResourceCache>,
+    services: Arc<PublishedServices>,
 }
 
 impl EnvoyFollowers {
+    /// Those of `server`, which serves what `publisher` writes into `cache`.
+    pub fn new(server: XdsServer, cache: Arc<ResourceCache>, publisher: &EnvoyPublisher) -> Self {
+        Self { server, cache, services: Arc::clone(publisher.services()) }
+    }
+
     /// Whether all Envoys that are subscribed to a service have acknowledged its endpoints of this generation, or of a newer one.
-    pub(crate) fn know(&self, service: &ServiceId, generation: u64) -> bool {
+    pub fn know(&self, service: &ServiceId, generation: u64) -> bool {
         let Some(names) = self.services.names(service, generation) else { return false };
         names.iter().all(|name| {
             let version = self.cache.version(ResourceType::Endpoints, name);

@@ -4,18 +4,37 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use rouse_core::endpoint::{PortName, ServiceId};
 use rouse_core::envoy::{EnvoyEndpoint, EnvoyHealth, EnvoyTarget, GatewayUse, endpoints};
 use rouse_core::registry::Registry;
 use rouse_core::snapshot::Snapshot;
-use rouse_grpc::xds::cache::{ResourceCache, ResourceChange};
-use rouse_grpc::xds::names::cluster_name;
-use rouse_grpc::xds::resource_type::ResourceType;
-use rouse_grpc::xds::resources::{self, ClusterSpec, PodProtocol};
 use tokio::sync::watch;
 
-use super::ROUTE_CONFIGURATION;
-use super::translate::{EnvoyBackend, EnvoyRoutes, GATEWAYS_CLUSTER};
+use super::cache::{ResourceCache, ResourceChange};
+use super::names::{GATEWAYS_CLUSTER, ROUTE_CONFIGURATION, cluster_name};
+use super::resource_type::ResourceType;
+use super::resources::{self, ClusterSpec, HostRoutes, PodProtocol, PodTls};
+
+/// The routes as Envoy gets them, and the service ports that they lead to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EnvoyRoutes {
+    /// The virtual hosts.
+    pub hosts: Vec<HostRoutes>,
+    /// The service ports.
+    pub backends: BTreeMap<(ServiceId, PortName), EnvoyBackend>,
+}
+
+/// One service port, for all routes that lead to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvoyBackend {
+    /// What its pods speak.
+    pub protocol: PodProtocol,
+    /// TLS to its pods.
+    pub tls: Option<PodTls>,
+    /// When its requests pass the gateways.
+    pub gateway_use: GatewayUse,
+}
 
 /// What the resources follow from, besides the state of the services.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +50,7 @@ struct Inputs {
 
 /// Changes what Envoys get.
 #[derive(Debug, Clone)]
-pub(crate) struct EnvoyView {
+pub struct EnvoyView {
     inputs: watch::Sender<Inputs>,
     /// The revision of the inputs that the cache has.
     published: watch::Receiver<u64>,
@@ -39,7 +58,7 @@ pub(crate) struct EnvoyView {
 
 impl EnvoyView {
     /// Replaces the routes.
-    pub(crate) fn set_routes(&self, routes: EnvoyRoutes) {
+    pub fn set_routes(&self, routes: EnvoyRoutes) {
         self.change(|inputs| {
             let changed = *inputs.routes != routes;
             if changed {
@@ -50,7 +69,7 @@ impl EnvoyView {
     }
 
     /// Replaces the addresses of the gateways.
-    pub(crate) fn set_gateways(&self, mut gateways: Vec<SocketAddr>) {
+    pub fn set_gateways(&self, mut gateways: Vec<SocketAddr>) {
         gateways.sort_unstable();
         gateways.dedup();
         self.change(|inputs| {
@@ -63,7 +82,7 @@ impl EnvoyView {
     }
 
     /// Sends new requests of a service to the gateways (`parked`), or to its pods again. Returns once the cache has it.
-    pub(crate) async fn park(&self, service: &ServiceId, parked: bool) {
+    pub async fn park(&self, service: &ServiceId, parked: bool) {
         self.change(|inputs| {
             let all = Arc::make_mut(&mut inputs.parked);
             if parked { all.insert(service.clone()) } else { all.remove(service) }
@@ -72,7 +91,7 @@ impl EnvoyView {
     }
 
     /// Waits until the cache has all that was changed before this call: inputs, and snapshots of services.
-    pub(crate) async fn settled(&self) {
+    pub async fn settled(&self) {
         self.change(|_| true);
         self.published().await;
     }
@@ -114,7 +133,7 @@ impl PublishedServices {
 
 /// Keeps a cache up to date.
 #[derive(Debug)]
-pub(crate) struct EnvoyPublisher {
+pub struct EnvoyPublisher {
     registry: Arc<Registry>,
     cache: Arc<ResourceCache>,
     /// The most requests, connections and waiting requests of a cluster.
@@ -128,11 +147,7 @@ pub(crate) struct EnvoyPublisher {
 
 impl EnvoyPublisher {
     /// A publisher without routes and gateways, and what changes them.
-    pub(crate) fn new(
-        registry: Arc<Registry>,
-        cache: Arc<ResourceCache>,
-        most_requests: u32,
-    ) -> (Self, EnvoyView) {
+    pub fn new(registry: Arc<Registry>, cache: Arc<ResourceCache>, most_requests: u32) -> (Self, EnvoyView) {
         let inputs = watch::Sender::new(Inputs::default());
         let (published, receiver) = watch::channel(0);
         let view = EnvoyView { inputs: inputs.clone(), published: receiver };
@@ -154,7 +169,7 @@ impl EnvoyPublisher {
     }
 
     /// Publishes until the last [`EnvoyView`] is dropped.
-    pub(crate) async fn run(mut self) {
+    pub async fn run(mut self) {
         // Subscribe before reading: the first call returns all services.
         let mut changes = self.registry.subscribe();
         let mut first = true;
@@ -279,7 +294,7 @@ fn list(
 }
 
 /// The endpoints of the cluster of the gateways.
-fn gateways(addresses: &[SocketAddr]) -> bytes::Bytes {
+fn gateways(addresses: &[SocketAddr]) -> Bytes {
     let healthy = |address: &SocketAddr| EnvoyEndpoint {
         target: EnvoyTarget::Gateway(*address),
         health: EnvoyHealth::Healthy,
@@ -293,7 +308,7 @@ fn moved<'a>(before: &'a EnvoyRoutes, now: &'a EnvoyRoutes) -> impl Iterator<Ite
     keys.filter(|key| before.backends.get(key) != now.backends.get(key)).map(|(service, _)| service.clone())
 }
 
-fn set(kind: ResourceType, name: Arc<str>, encoded: bytes::Bytes) -> ResourceChange {
+fn set(kind: ResourceType, name: Arc<str>, encoded: Bytes) -> ResourceChange {
     ResourceChange { kind, name, encoded: Some(encoded) }
 }
 
