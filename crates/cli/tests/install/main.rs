@@ -91,10 +91,7 @@ fn everything_comes_after_what_it_needs() {
     };
     assert_eq!(kinds("--no-controller"), [&before[..], &gateway].concat());
     assert_eq!(kinds(""), [&before[..], &gateway, &controller].concat());
-    assert_eq!(
-        kinds("--xds --xds-secret s"),
-        [&before[..], &gateway, &controller, &controller].concat()
-    );
+    assert_eq!(kinds("--xds --xds-secret s"), [&before[..], &gateway, &controller, &controller].concat());
 }
 
 #[test]

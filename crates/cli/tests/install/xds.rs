@@ -31,12 +31,14 @@ fn deployment(all: &[Value]) -> &Value {
 #[test]
 fn it_is_off_by_default_and_adds_objects_and_changes_none_but_the_controllers_accounts() {
     assert!(!install("").out.contains("rouse-xds"));
-    let (plain, with) = (printed("--controller-secret c"), printed(&format!("--controller-secret c {SECURE}")));
+    let (plain, with) =
+        (printed("--controller-secret c"), printed(&format!("--controller-secret c {SECURE}")));
     assert!(with.len() > plain.len());
     let changed: Vec<String> = plain.iter().filter(|object| !with.contains(object)).map(key).collect();
     assert_eq!(changed, ["Deployment rouse-system/rouse-controller"]);
     let controller = named(&with, "Deployment rouse-system/rouse-controller");
-    let accounts = variables(controller).into_iter().find(|(name, _)| name == "ROUSE_REPORT_ACCOUNTS").unwrap().1;
+    let accounts =
+        variables(controller).into_iter().find(|(name, _)| name == "ROUSE_REPORT_ACCOUNTS").unwrap().1;
     assert_eq!(accounts, "rouse-system/rouse-gateway,rouse-system/rouse-xds");
 }
 
@@ -55,9 +57,14 @@ fn it_may_read_what_it_reads_and_nothing_else() {
     let all = printed(&format!("{flags} {SECURE}"));
     let [configmaps, secrets] = ["shop/rouse-xds-configmaps.edge", "till/rouse-xds-secrets.edge"]
         .map(|name| rights(named(&all, &format!("Role {name}"))));
-    assert_eq!(configmaps.union(&secrets).cloned().collect::<std::collections::BTreeSet<_>>(), table(PermissionRole::Xds, Scope::Named));
+    assert_eq!(
+        configmaps.union(&secrets).cloned().collect::<std::collections::BTreeSet<_>>(),
+        table(PermissionRole::Xds, Scope::Named)
+    );
     let account = json!([{"kind": "ServiceAccount", "name": "rouse-xds", "namespace": "edge"}]);
-    for binding in all.iter().filter(|object| key(object).contains("Binding") && key(object).contains("rouse-xds")) {
+    for binding in
+        all.iter().filter(|object| key(object).contains("Binding") && key(object).contains("rouse-xds"))
+    {
         assert_eq!(binding.get("subjects"), Some(&account), "{}", key(binding));
     }
     assert_eq!(text(deployment(&all), "/spec/template/spec/serviceAccountName"), "rouse-xds");

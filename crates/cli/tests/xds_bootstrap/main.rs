@@ -98,10 +98,9 @@ fn one_cluster() {
     let admin = json!({"address": "127.0.0.1", "port_value": 9901});
     assert_eq!(at(&all, "/admin/address/socket_address"), &admin);
     let servers = json!([{"envoy_grpc": {"cluster_name": "rouse_xds"}}]);
-    for (place, kind) in [
-        ("/dynamic_resources/ads_config", "DELTA_GRPC"),
-        ("/cluster_manager/load_stats_config", "GRPC"),
-    ] {
+    for (place, kind) in
+        [("/dynamic_resources/ads_config", "DELTA_GRPC"), ("/cluster_manager/load_stats_config", "GRPC")]
+    {
         assert_eq!(at(&all, &format!("{place}/api_type")), kind);
         assert_eq!(at(&all, &format!("{place}/transport_api_version")), "V3");
         assert_eq!(at(&all, &format!("{place}/grpc_services")), &servers);
@@ -114,7 +113,8 @@ fn one_cluster() {
     let [cluster] = &clusters[..] else { panic!("{clusters:?}") };
     assert_eq!(cluster["name"], "rouse_xds");
     let http = "/typed_extension_protocol_options/envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-    let alive = at(cluster, &format!("{http}/explicit_http_config/http2_protocol_options/connection_keepalive"));
+    let alive =
+        at(cluster, &format!("{http}/explicit_http_config/http2_protocol_options/connection_keepalive"));
     assert_eq!(alive, &json!({"interval": "10s", "timeout": "5s"}), "HTTP/2, with pings");
 }
 
@@ -156,7 +156,10 @@ fn servers() {
         ("--server a.example.com --server 10.0.0.7:2", "STRICT_DNS", &["a.example.com 18000", "10.0.0.7 2"]),
     ] {
         let (found, addresses) = reached(&printed(servers));
-        assert_eq!((found.as_str(), &addresses[..]), (kind, &expected.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>()[..]));
+        assert_eq!(
+            (found.as_str(), &addresses[..]),
+            (kind, &expected.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>()[..])
+        );
     }
 }
 
@@ -171,19 +174,25 @@ fn certificates() {
     assert_eq!(common["alpn_protocols"], json!(["h2"]));
     assert_eq!(at(common, "/validation_context/trusted_ca/filename"), "/c/ca.crt");
     let name = |kind: &str, name: &str| json!({"san_type": kind, "matcher": {"exact": name}});
-    let names = json!([name("DNS", "a.example.com"), name("DNS", "b.example.com"), name("IP_ADDRESS", "10.0.0.7")]);
+    let names =
+        json!([name("DNS", "a.example.com"), name("DNS", "b.example.com"), name("IP_ADDRESS", "10.0.0.7")]);
     assert_eq!(at(common, "/validation_context/match_typed_subject_alt_names"), &names, "each once");
-    let own = json!([{"certificate_chain": {"filename": "/c/tls.crt"}, "private_key": {"filename": "/c/tls.key"}}]);
+    let own =
+        json!([{"certificate_chain": {"filename": "/c/tls.crt"}, "private_key": {"filename": "/c/tls.key"}}]);
     assert_eq!(common["tls_certificates"], own);
     let verified = printed(&format!("{LOCAL} --ca ca.crt"));
     let socket = at(&verified, SOCKET);
-    assert!(socket.get("sni").is_none() && at(socket, "/common_tls_context").get("tls_certificates").is_none());
+    assert!(
+        socket.get("sni").is_none() && at(socket, "/common_tls_context").get("tls_certificates").is_none()
+    );
 }
 
 fn text() {
     let arguments = format!("{LOCAL} --ca ca.crt --listen 0.0.0.0:80");
     assert_eq!(bootstrap(&arguments).out, bootstrap(&arguments).out);
-    assert!(bootstrap(LOCAL).out.starts_with("# Envoy gets clusters, endpoints, routes and listeners from Rouse"));
+    assert!(
+        bootstrap(LOCAL).out.starts_with("# Envoy gets clusters, endpoints, routes and listeners from Rouse")
+    );
     let odd = "a\"b\\c:{d}#é";
     let all = printed(&format!("{LOCAL} --ca {odd}"));
     let ca = "/static_resources/clusters/0/transport_socket/typed_config/common_tls_context/validation_context/trusted_ca/filename";
@@ -236,7 +245,8 @@ fn validate() {
     fs::write(file("tls.crt"), &leaf.chain).unwrap();
     fs::write(file("tls.key"), &leaf.key).unwrap();
     let of = |name: &str| file(name).display().to_string();
-    let (ca, own) = (format!("--ca {}", of("ca.crt")), format!("--cert {} --key {}", of("tls.crt"), of("tls.key")));
+    let (ca, own) =
+        (format!("--ca {}", of("ca.crt")), format!("--cert {} --key {}", of("tls.crt"), of("tls.key")));
     let names = "--server a.example.com --server [fd00::7]:9 --server 10.0.0.7";
     for arguments in [
         LOCAL.to_owned(),
@@ -263,6 +273,7 @@ fn is_valid(path: &Path, arguments: &str) {
 
 fn run(path: &Path) -> (bool, String) {
     let mut envoy = Command::new(envoy().unwrap());
-    let output = envoy.args(["--mode", "validate", "--log-level", "warning", "-c"]).arg(path).output().unwrap();
+    let output =
+        envoy.args(["--mode", "validate", "--log-level", "warning", "-c"]).arg(path).output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }

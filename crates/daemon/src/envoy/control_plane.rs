@@ -7,7 +7,9 @@ use std::time::Duration;
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::registry::Registry;
 use rouse_grpc::GrpcTransport;
+use rouse_grpc::report::client::EnvoyReports;
 use rouse_grpc::xds::cache::{ResourceCache, ResourceChange};
+use rouse_grpc::xds::load::{EnvoyLoadMetrics, EnvoyLoadParts, EnvoyLoadServer};
 use rouse_grpc::xds::names::ROUTE_CONFIGURATION;
 use rouse_grpc::xds::publisher::{EnvoyPublisher, EnvoyView};
 use rouse_grpc::xds::resource_type::ResourceType;
@@ -19,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::loads;
 use crate::data_plane::Tasks;
 use crate::failure::{CommandError, failed};
 
@@ -31,7 +34,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct EnvoyControlPlane {
     publisher: EnvoyPublisher,
     cache: Arc<ResourceCache>,
-    metrics: XdsMetrics,
+    metrics: (XdsMetrics, EnvoyLoadMetrics),
+    registry: Arc<Registry>,
     clock: TokioClock,
     /// What Envoys get.
     pub(crate) view: EnvoyView,
@@ -41,6 +45,8 @@ pub(crate) struct EnvoyControlPlane {
 pub(crate) struct EnvoyClients {
     pub(crate) transport: GrpcTransport,
     pub(crate) access: Access,
+    /// Tells controllers of them.
+    pub(crate) reports: Option<EnvoyReports>,
 }
 
 /// What a role needs of its Envoys.
@@ -60,7 +66,8 @@ impl EnvoyControlPlane {
     ) -> Self {
         let cache = Arc::<ResourceCache>::default();
         let (publisher, view) = EnvoyPublisher::new(Arc::clone(registry), Arc::clone(&cache), most_requests);
-        Self { publisher, cache, metrics: XdsMetrics::new(metrics), clock, view }
+        let metrics = (XdsMetrics::new(metrics), EnvoyLoadMetrics::new(metrics));
+        Self { publisher, cache, metrics, registry: Arc::clone(registry), clock, view }
     }
 
     /// Has all Envoys listen for requests at these addresses.
@@ -77,15 +84,18 @@ impl EnvoyControlPlane {
     pub(crate) fn serve(
         self,
         listener: Listener,
-        EnvoyClients { transport, access }: EnvoyClients,
+        EnvoyClients { transport, access, reports }: EnvoyClients,
         known: impl Future<Output = ()> + Send + 'static,
         (tasks, end): (&mut Tasks, CancellationToken),
     ) -> Result<EnvoysServed, CommandError> {
-        let Self { publisher, cache, metrics, clock, view } = self;
+        let Self { publisher, cache, metrics: (metrics, of_loads), registry, clock, view } = self;
         let listener =
             TcpListener::from_std(listener.into_std()).map_err(failed("cannot listen for Envoys"))?;
         let parts = XdsParts { cache: Arc::clone(&cache), access, clock: Arc::new(clock), metrics };
-        let server = XdsServer::new(XdsSettings::default(), parts, end.clone());
+        let loads = EnvoyLoadParts { meters: registry, clock: Arc::new(clock), metrics: of_loads };
+        let loads = EnvoyLoadServer::new(loads, end.clone());
+        let server = XdsServer::new(XdsSettings::default(), parts, end.clone()).with_loads(&loads);
+        loads::follow(server.clone(), loads, reports, tasks);
         let followers = EnvoyFollowers::new(server.clone(), cache, &publisher);
         tasks.spawn("the publisher for Envoys", publisher.run());
         let (open, opened) = watch::channel(false);

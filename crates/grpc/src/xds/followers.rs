@@ -23,12 +23,23 @@ impl EnvoyFollowers {
         Self { server, cache, services: Arc::clone(publisher.services()) }
     }
 
+    /// Waits until all Envoys that are subscribed to a service have acknowledged its present endpoints.
+    pub async fn all_know(&self, service: &ServiceId) {
+        let mut changes = self.server.watch_clients();
+        while !self.know(service, 0) {
+            // Fails only if the server has ended, and then no Envoy is connected.
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Whether all Envoys that are subscribed to a service have acknowledged its endpoints of this generation, or of a newer one.
     pub fn know(&self, service: &ServiceId, generation: u64) -> bool {
         let Some(names) = self.services.names(service, generation) else { return false };
         names.iter().all(|name| {
             let version = self.cache.version(ResourceType::Endpoints, name);
-            self.server.acknowledged(ResourceType::Endpoints, name, version)
+            self.server.acknowledged_endpoints(name, version)
         })
     }
 }

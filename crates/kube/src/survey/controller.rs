@@ -109,7 +109,9 @@ pub(super) async fn look(
         available: whole(status.available_replicas),
         stuck: stuck(status.conditions.unwrap_or_default()),
         scales_by_default: default == Some("on"),
-        report_accounts: accounts.map(|all| all.split(',').map(|it| it.trim().to_owned()).collect()).unwrap_or_default(),
+        report_accounts: accounts
+            .map(|all| all.split(',').map(|it| it.trim().to_owned()).collect())
+            .unwrap_or_default(),
         reports: reports(client, namespace, &containers, &labels).await,
         leader: leader(client, namespace, wanted.now).await,
         account,

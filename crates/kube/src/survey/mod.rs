@@ -31,8 +31,8 @@ pub use certificates::{BundleSurvey, BundleTrust, CertificateSurvey, SecretSurve
 pub use controller::{CONTROLLER, InstalledController, Leader, ReportService, ReportSurvey};
 pub use gateway::{GATEWAY, GatewayPod, GatewayService, InstalledGateway};
 pub use registration::{InjectedWorkload, RegistrationService, RegistrationSurvey, SidecarReach};
-pub use xds::{InstalledXds, XDS, XdsService};
 pub use routes::{ContestedHost, NamedObject, RouteProblem, RouteScaling, RouteSurvey, ScalingStatus};
+pub use xds::{InstalledXds, XDS, XdsService};
 
 /// How long one request may take.
 const ANSWER: Duration = Duration::from_secs(10);

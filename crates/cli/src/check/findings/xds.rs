@@ -33,7 +33,9 @@ fn deployment(xds: &InstalledXds, advice: &Advice) -> Check {
     let said = xds.stuck.clone().unwrap_or_default();
     match (wanted, available) {
         (0, _) => Check::warning(name)
-            .because("it is scaled to 0, so Envoys keep what they have, and send requests to pods that are gone")
+            .because(
+                "it is scaled to 0, so Envoys keep what they have, and send requests to pods that are gone",
+            )
             .next(format!("{at} scale deployment {XDS} --replicas=2")),
         (_, 0) => Check::warning(name)
             .because(if said.is_empty() { "none of its pods is ready".to_owned() } else { said })
@@ -53,7 +55,9 @@ fn service(xds: &InstalledXds, advice: &Advice) -> Check {
         Ok(Some(XdsService { headless: false, .. })) => {
             "it is not headless (clusterIP: None), so an Envoy does not see which replicas there are"
         }
-        Ok(Some(XdsService { selects: false, .. })) => "its selector does not match the pods of the Deployment",
+        Ok(Some(XdsService { selects: false, .. })) => {
+            "its selector does not match the pods of the Deployment"
+        }
         Ok(Some(_)) => return Check::pass(title),
     };
     Check::warning(title).because(problem).next(again("with --xds", advice))
@@ -93,7 +97,9 @@ fn reports(xds: &InstalledXds, controller: Option<&InstalledController>, advice:
         return Check::pass(format!("{TITLE} ({url})"));
     }
     Check::warning(TITLE)
-        .because(format!("--report-accounts of the controller does not name {own}, so its reports are refused"))
+        .because(format!(
+            "--report-accounts of the controller does not name {own}, so its reports are refused"
+        ))
         .next(again("with --xds and --controller-secret", advice))
 }
 

@@ -12,8 +12,8 @@ use rouse_core::scale::EnvoyId;
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::accounts::{ClusterLoad, StreamId};
 use super::super::access::ClientIdentity;
+use super::accounts::{ClusterLoad, StreamId};
 use super::{ClientName, EnvoyLoadServer, GATEWAY_REGION, REPORT_INTERVAL};
 use crate::connections::CallerConnection;
 use crate::proto::envoy::service::load_stats::v3::load_reporting_service_server::LoadReportingService;
@@ -89,7 +89,8 @@ impl LoadReportingService for Calls {
             caller.prove();
         }
         let identity = request.extensions().get::<ClientIdentity>().and_then(|it| it.san.as_deref());
-        let san = identity.or_else(|| Some(&*request.extensions().get::<ClientName>()?.0)).unwrap_or_default();
+        let san =
+            identity.or_else(|| Some(&*request.extensions().get::<ClientName>()?.0)).unwrap_or_default();
         let stream = EnvoyStream {
             san: san.to_owned(),
             server: self.0.clone(),
