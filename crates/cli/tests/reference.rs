@@ -173,6 +173,19 @@ async fn the_page_of_endpoint_slices_has_every_metric_of_their_controller_and_no
     }
 }
 
+#[test]
+fn the_page_has_every_metric_of_xds_and_no_other() {
+    let mut metrics = Metrics::default();
+    rouse_grpc::xds::XdsMetrics::new(&mut metrics);
+    let rows = rows("metrics.md", "## Metrics of xDS");
+    let told: BTreeSet<String> =
+        names(&rows).iter().map(|name| name.strip_suffix("_total").unwrap_or(name).to_owned()).collect();
+    assert_eq!(told, registered(&metrics));
+    for row in &rows {
+        assert_eq!(&*row[1] == "counter", row[0].trim_matches('`').ends_with("_total"), "{row:?}");
+    }
+}
+
 /// The names in an expression of `PromQL` that look like a metric of Rouse.
 fn asked_for(expression: &str) -> BTreeSet<String> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');

@@ -5,6 +5,7 @@ mod certificates;
 mod installed;
 mod push;
 mod scaling;
+mod xds;
 
 use rouse_kube::survey::{KindSurvey, KubernetesVersion, Survey, SurveyError};
 
@@ -110,6 +111,7 @@ pub(super) fn judge(seen: &Result<Survey, String>, advice: &Advice) -> Report {
     if let Ok(Some(gateway)) = &survey.gateway {
         sections.push(push::section(gateway, survey.now, advice));
         sections.push(scaling::section(survey, gateway, advice));
+        sections.extend(xds::section(survey, advice));
     }
     sections.push(installed::routes(&survey.routes, advice));
     Report::new(sections)

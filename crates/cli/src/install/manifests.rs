@@ -25,7 +25,7 @@ pub(super) const CONTROLLER: [&str; 2] = [
 ];
 
 /// `rouse xds`, which is installed with `--xds` only, in the order in which the objects are applied.
-pub(super) const XDS: &str = include_str!("../../../../deploy/optional/xds.yaml");
+pub(super) const XDS: &str = include_str!("../../../../deploy/xds/xds.yaml");
 
 /// The objects of one file.
 pub(super) fn read(text: &str) -> Result<Vec<Value>, CommandError> {

@@ -100,7 +100,7 @@ fn default_rendering() {
 }
 
 fn values_and_flags() {
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 16] = [
         (&["--set", "watchNamespace=shop,replicas=3"], "--watch-namespace shop --replicas 3"),
         (
             &["--set", "kedaCompat=true,ipFamily=IPv6,tls.secretName=w"],
@@ -156,6 +156,23 @@ fn values_and_flags() {
             "--controller-secret c --autoscale-default on --watch-namespace edge --ip-family ipv6 --image localhost/rouse:v9",
         ),
         (&["--set", "controller.endpointSlices=true"], "--endpointslices"),
+        (&["--set", "xds.enabled=true,xds.secretName=x"], "--xds --xds-secret x"),
+        (
+            &[
+                "--set",
+                "xds.enabled=true,xds.secretName=x,controller.secretName=c,watchNamespace=shop,ipFamily=IPv6,configMapNamespaces={a}",
+            ],
+            "--xds --xds-secret x --controller-secret c --watch-namespace shop --ip-family ipv6 --configmaps-of a",
+        ),
+        (
+            &[
+                "--set",
+                "xds.enabled=true,xds.secretName=x,controller.enabled=false",
+                "--set-json",
+                r#"env=[{"name":"ROUSE_HOST_OVERLAP","value":"allow"},{"name":"ROUSE_WORKERS","value":"3"}]"#,
+            ],
+            "--xds --xds-secret x --no-controller --env ROUSE_HOST_OVERLAP=allow --env ROUSE_WORKERS=3",
+        ),
         (
             &["--set", "controller.endpointSlices=true,watchNamespace=shop"],
             "--endpointslices --watch-namespace shop",
@@ -210,6 +227,9 @@ fn refusals() {
         (r#"controller={"autoscaleDefault":true}"#, "/controller/autoscaleDefault"),
         (r#"controller={"replicas":0}"#, "/controller/replicas"),
         (r#"controller={"secret":"c"}"#, "/controller"),
+        (r#"xds={"enabled":true}"#, "xds.enabled needs xds.secretName"),
+        (r#"xds={"replicas":0}"#, "/xds/replicas"),
+        (r#"xds={"listen":1}"#, "/xds"),
     ];
     for (values, expected) in cases {
         let answer = helm_with(&[
@@ -263,6 +283,14 @@ fn certificate() {
     assert_eq!(all, expected, "the certificate is in the Secret that the controller mounts");
     assert_eq!(text(&certificate, "/spec/secretName"), "rouse-controller-tls");
     assert_eq!(text(&certificate, "/spec/dnsNames/0"), "rouse-controller.edge.svc.cluster.local");
+    let values = ["--set", "xds.enabled=true,xds.certManager.issuerRef.name=ca"];
+    let mut all = rendered("edge", &values);
+    let at = all.iter().position(|object| text(object, "/kind") == "Certificate").unwrap();
+    let certificate = all.remove(at);
+    let expected = without_namespace(printed("--namespace edge --no-crds --xds --xds-secret rouse-xds-tls"));
+    assert_eq!(all, expected, "the certificate is in the Secret that rouse xds mounts");
+    assert_eq!(text(&certificate, "/spec/secretName"), "rouse-xds-tls");
+    assert_eq!(text(&certificate, "/spec/dnsNames/0"), "rouse-xds.edge.svc.cluster.local");
     let values = ["--set", "push.enabled=true,push.certManager.issuerRef.name=ca"];
     let named = rendered("edge", &[&values[..], &["--set", "push.secretName=mine"]].concat());
     assert_eq!(text(support::one(&named, "Certificate"), "/spec/secretName"), "mine");
@@ -296,10 +324,10 @@ fn files() {
 }
 
 fn optional() {
-    let on =
-        "autoscaling.enabled=true,networkPolicy.enabled=true,serviceMonitor.enabled=true,alerts.enabled=true";
+    let on = "autoscaling.enabled=true,networkPolicy.enabled=true,serviceMonitor.enabled=true,alerts.enabled=true,\
+              xds.enabled=true,xds.secretName=rouse-xds-tls";
     let all = rendered("rouse-system", &["--set", on]);
-    for file in deployed("optional") {
+    for file in deployed("optional").into_iter().chain(deployed("xds")) {
         let kind = text(&file, "/kind");
         if !kind.starts_with("Role") {
             let same = all.iter().filter(|object| support::key(object) == support::key(&file));

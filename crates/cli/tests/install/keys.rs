@@ -157,6 +157,27 @@ fn the_controllers_certificate_is_for_the_url_that_gateways_report_to_and_of_the
 }
 
 #[test]
+fn the_certificates_of_xds_prove_its_service_to_envoys_and_an_envoy_to_it() {
+    let run = Printed::new("--generate-keys --xds --namespace edge");
+    let ca = pem(text(run.find("ConfigMap edge/rouse-ca"), "/data/ca.crt"));
+    // OID 2.5.29.37 (extended key usage) with serverAuth (…3.1) or clientAuth (…3.2) alone.
+    let usage = |last: u8| [0x30, 0x0a, 0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, last];
+    for (secret, name, last) in [
+        ("edge/rouse-xds-tls", "rouse-xds.edge.svc.cluster.local", 1),
+        ("edge/rouse-xds-client", "rouse-xds-client.edge.svc.cluster.local", 2),
+    ] {
+        let leaf = InspectedCertificate::new(pem(&run.secret(secret, "tls.crt"))).unwrap();
+        leaf.check_key(pem(&run.secret(secret, "tls.key"))).unwrap();
+        assert_eq!(pem(&run.secret(secret, "ca.crt")), ca, "what the other side is verified by");
+        assert!(leaf.is_for(&ServerName::try_from(name).unwrap()), "{name}");
+        let der = der(&run.secret(secret, "tls.crt"));
+        assert!(der.windows(12).any(|window| window == usage(last)), "{secret}");
+        assert!(!der.windows(12).any(|window| window == usage(3 - last)), "{secret}");
+    }
+    assert!(run.err.contains("--xds --xds-secret rouse-xds-tls from then on"), "{}", run.err);
+}
+
+#[test]
 fn no_key_is_printed_without_the_flag_and_with_it_there_is_a_warning() {
     for arguments in ["", "--register-secret r", "--tls-secret w --register-secret r --push observe"] {
         let answer = install(arguments);

@@ -6,6 +6,7 @@ mod controller;
 mod keys;
 mod push;
 mod support;
+mod xds;
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -90,12 +91,13 @@ fn everything_comes_after_what_it_needs() {
     };
     assert_eq!(kinds("--no-controller"), [&before[..], &gateway].concat());
     assert_eq!(kinds(""), [&before[..], &gateway, &controller].concat());
+    assert_eq!(kinds("--xds --xds-secret s"), [&before[..], &gateway, &controller, &controller].concat());
 }
 
 #[test]
 fn every_object_has_a_version_a_kind_and_a_name_and_none_is_there_twice() {
     let all = printed(
-        "--configmaps-of shop --configmaps-of till --secrets-of shop --tls-secret w --register-secret r --register-token-check tokenreview --controller-secret c",
+        "--configmaps-of shop --configmaps-of till --secrets-of shop --tls-secret w --register-secret r --register-token-check tokenreview --controller-secret c --xds --xds-secret x",
     );
     let keys: BTreeSet<String> = all.iter().map(key).collect();
     assert_eq!(keys.len(), all.len());

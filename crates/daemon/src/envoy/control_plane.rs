@@ -1,14 +1,13 @@
 //! Composes the control plane of a role: resources, their publisher, and the server that Envoys connect to.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::registry::Registry;
-use rouse_core::scale::{EnvoyId, EnvoyState};
 use rouse_grpc::GrpcTransport;
+use rouse_grpc::report::client::EnvoyReports;
 use rouse_grpc::xds::cache::{ResourceCache, ResourceChange};
 use rouse_grpc::xds::load::{EnvoyLoadMetrics, EnvoyLoadParts, EnvoyLoadServer};
 use rouse_grpc::xds::names::ROUTE_CONFIGURATION;
@@ -22,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::loads;
 use crate::data_plane::Tasks;
 use crate::failure::{CommandError, failed};
 
@@ -34,8 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct EnvoyControlPlane {
     publisher: EnvoyPublisher,
     cache: Arc<ResourceCache>,
-    metrics: XdsMetrics,
-    load_metrics: EnvoyLoadMetrics,
+    metrics: (XdsMetrics, EnvoyLoadMetrics),
     registry: Arc<Registry>,
     clock: TokioClock,
     /// What Envoys get.
@@ -46,12 +45,9 @@ pub(crate) struct EnvoyControlPlane {
 pub(crate) struct EnvoyClients {
     pub(crate) transport: GrpcTransport,
     pub(crate) access: Access,
-    /// Is told which Envoys there are, and whether their load is known.
-    pub(crate) report: EnvoyReporter,
+    /// Tells controllers of them.
+    pub(crate) reports: Option<EnvoyReports>,
 }
-
-/// Takes the state of all Envoys.
-pub(crate) type EnvoyReporter = Box<dyn Fn(&BTreeMap<EnvoyId, EnvoyState>) + Send + Sync>;
 
 /// What a role needs of its Envoys.
 pub(crate) struct EnvoysServed {
@@ -70,9 +66,8 @@ impl EnvoyControlPlane {
     ) -> Self {
         let cache = Arc::<ResourceCache>::default();
         let (publisher, view) = EnvoyPublisher::new(Arc::clone(registry), Arc::clone(&cache), most_requests);
-        let load_metrics = EnvoyLoadMetrics::new(metrics);
-        let registry = Arc::clone(registry);
-        Self { publisher, cache, metrics: XdsMetrics::new(metrics), load_metrics, registry, clock, view }
+        let metrics = (XdsMetrics::new(metrics), EnvoyLoadMetrics::new(metrics));
+        Self { publisher, cache, metrics, registry: Arc::clone(registry), clock, view }
     }
 
     /// Has all Envoys listen for requests at these addresses.
@@ -89,24 +84,20 @@ impl EnvoyControlPlane {
     pub(crate) fn serve(
         self,
         listener: Listener,
-        EnvoyClients { transport, access, report }: EnvoyClients,
+        EnvoyClients { transport, access, reports }: EnvoyClients,
         known: impl Future<Output = ()> + Send + 'static,
         (tasks, end): (&mut Tasks, CancellationToken),
     ) -> Result<EnvoysServed, CommandError> {
-        let Self { publisher, cache, metrics, load_metrics, registry, clock, view } = self;
+        let Self { publisher, cache, metrics: (metrics, of_loads), registry, clock, view } = self;
         let listener =
             TcpListener::from_std(listener.into_std()).map_err(failed("cannot listen for Envoys"))?;
         let parts = XdsParts { cache: Arc::clone(&cache), access, clock: Arc::new(clock), metrics };
-        let parts_of_loads =
-            EnvoyLoadParts { meters: registry, clock: Arc::new(clock), metrics: load_metrics };
-        let loads = EnvoyLoadServer::new(parts_of_loads, end.clone());
-        let server = XdsServer::new(XdsSettings::default(), parts, end.clone()).with_load_reports(&loads);
+        let loads = EnvoyLoadParts { meters: registry, clock: Arc::new(clock), metrics: of_loads };
+        let loads = EnvoyLoadServer::new(loads, end.clone());
+        let server = XdsServer::new(XdsSettings::default(), parts, end.clone()).with_loads(&loads);
+        loads::follow(server.clone(), loads, reports, tasks);
         let followers = EnvoyFollowers::new(server.clone(), cache, &publisher);
         tasks.spawn("the publisher for Envoys", publisher.run());
-        let (listed, connected) = watch::channel(Arc::default());
-        let lister = followers.clone();
-        tasks.spawn("the list of Envoys", async move { lister.list_connected(listed).await });
-        tasks.spawn("the load of Envoys", async move { loads.run(connected, report).await });
         let (open, opened) = watch::channel(false);
         tasks.spawn(LISTENER, async move {
             let complete = async {

@@ -9,7 +9,7 @@ use rouse_core::load_meter::LoadKey;
 use rouse_core::registry::Registry;
 use rouse_grpc::report::ReporterRole;
 use rouse_grpc::report::client::{
-    ReportClient, ReportClientMetrics, ReportClientParts, ReportClientSettings,
+    ParkingCommands, ReportClient, ReportClientMetrics, ReportClientParts, ReportClientSettings,
 };
 use rouse_kube::routes::plan::RoutePlan;
 use rouse_net::clock::TokioClock;
@@ -41,19 +41,20 @@ fn roots(values: &Values) -> Roots {
 
 /// Which routes this gateway has: the load of others is forgotten.
 #[derive(Debug, Default)]
-pub(super) struct ReportedRoutes(watch::Sender<HashSet<Arc<str>>>);
+pub(crate) struct ReportedRoutes(watch::Sender<HashSet<Arc<str>>>);
 
 impl ReportedRoutes {
     /// These are the routes now.
-    pub(super) fn set(&self, plans: &[Arc<RoutePlan>]) {
+    pub(crate) fn set(&self, plans: &[Arc<RoutePlan>]) {
         self.0.send_replace(plans.iter().map(|plan| plan.spec.key.load_name()).collect());
     }
 }
 
-/// The client that reports, unless reports are off.
-pub(super) fn client(
+/// The client that reports, unless reports are off. A process that serves `envoys` answers for them.
+pub(crate) fn client(
     values: &Values,
     (registry, routes): (&Arc<Registry>, &ReportedRoutes),
+    envoys: Option<&ParkingCommands>,
     clock: TokioClock,
     metrics: &mut Metrics,
 ) -> Result<Option<ReportClient>, CommandError> {
@@ -63,7 +64,7 @@ pub(super) fn client(
         roots: roots(values),
         token_file: values.get(&REPORT_TOKEN),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        role: ReporterRole::Gateway,
+        role: envoys.map_or(ReporterRole::Gateway, |_| ReporterRole::Xds),
     };
     let (services, names) = (Arc::clone(registry), routes.0.subscribe());
     let parts = ReportClientParts {
@@ -72,7 +73,7 @@ pub(super) fn client(
             LoadKey::Service(id) => services.get(id).is_some(),
             LoadKey::Route(name) => names.borrow().contains(name),
         }),
-        commands: None,
+        commands: envoys.map(|commands| Arc::new(commands.clone()) as _),
         clock,
         random_seed: system_seed(),
         metrics: ReportClientMetrics::new(metrics),

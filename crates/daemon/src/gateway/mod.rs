@@ -22,7 +22,7 @@ use rouse_config::settings::{ConfigFile, Environment, Origin, Problems, SettingW
 
 pub use args::GatewayArgs;
 pub use keda::drain_has_no_end;
-pub(crate) use load_reports::read_roots as read_report_roots;
+pub(crate) use load_reports::{ReportedRoutes, client as report_client, read_roots as read_report_roots};
 
 use crate::failure::CommandError;
 use crate::process::style;

@@ -123,10 +123,12 @@ impl GatewayRole {
             .take()
             .map(|listener| (listener, opened.registration, RegistrationMetrics::new(&mut plane.metrics)));
         let reported = ReportedRoutes::default();
-        let reports = load_reports::client(values, (&plane.registry, &reported), clock, &mut plane.metrics)?;
         let xds = listeners.xds.take();
         let xds =
             xds.map(|listener| xds_start(values, (listener, opened.xds), client, (&mut plane, &addresses)));
+        let commands = xds.as_ref().map(XdsStart::commands);
+        let routes = (&plane.registry, &reported);
+        let reports = load_reports::client(values, routes, commands, clock, &mut plane.metrics)?;
         let upstreams = Upstreams::new(values);
         let configs = Arc::clone(upstreams.configs());
         let defaults =
@@ -145,12 +147,12 @@ impl GatewayRole {
         if let Some(register) = register {
             registration::start(values, register, &mut serving, &cluster)?;
         }
+        let end = serving.end.clone();
+        let xds = xds.map(|xds| xds.spawn(reports.as_ref(), &mut serving.tasks, &end)).transpose()?;
         if let Some(reports) = reports {
             // Until the very end: requests under way and held ones count during the drain.
-            serving.tasks.spawn("the load reports", reports.run(serving.end.clone()));
+            serving.tasks.spawn("the load reports", reports.run(end));
         }
-        let end = serving.end.clone();
-        let xds = xds.map(|xds| xds.spawn(&mut serving.tasks, &end)).transpose()?;
         greet(&addresses);
         Ok(Self { serving, synced: false, cluster, builder, probers, reported, access, xds })
     }

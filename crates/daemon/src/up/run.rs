@@ -121,12 +121,8 @@ impl UpRole {
         }
         if let Some((listener, envoys)) = envoys {
             // Whoever reaches this loopback address may also send requests.
-            let clients = EnvoyClients {
-                transport: GrpcTransport::Plain,
-                access: Access::Any,
-                // An app whose load is not known goes to zero all the same: its requests wake it.
-                report: Box::new(|_| {}),
-            };
+            let clients =
+                EnvoyClients { transport: GrpcTransport::Plain, access: Access::Any, reports: None };
             let end = serving.end.clone();
             let served = envoys.serve(listener, clients, async {}, (&mut serving.tasks, end))?;
             engine.wait_for_proxies(Arc::new(Followers(served.followers)));

@@ -25,6 +25,7 @@ use crate::failure::{CommandError, failed};
 use crate::gateway::routes::{RouteDefaults, RouteTableBuilder};
 use crate::gateway::settings as of_gateway;
 use crate::gateway::upstream::Upstreams;
+use crate::gateway::{ReportedRoutes, report_client};
 use crate::process::drain::{DrainOutcome, DrainTimes};
 use crate::process::ready::Ready;
 use crate::process::signals::Signals;
@@ -81,6 +82,7 @@ struct XdsRole {
     ready: Arc<Ready>,
     cluster: Arc<Cluster>,
     builder: RouteTableBuilder,
+    reported: ReportedRoutes,
     xds: Xds,
 }
 
@@ -111,6 +113,9 @@ impl XdsRole {
             clock,
             metrics: &mut metrics,
         });
+        let reported = ReportedRoutes::default();
+        let commands = Some(xds.commands());
+        let reports = report_client(values, (&registry, &reported), commands, clock, &mut metrics)?;
         tracing::info!("Envoys on {address}");
         let timers = Arc::clone(&registry);
         tasks.spawn("the timer", async move { timers.drive(|due| clock.sleep_until(due)).await });
@@ -119,7 +124,10 @@ impl XdsRole {
         tasks.spawn_with_reason(async {
             running.await.map_or_else(|error| error.to_string(), |()| "the cluster".to_owned())
         });
-        let xds = xds.spawn(&mut tasks, &ends.streams)?;
+        let xds = xds.spawn(reports.as_ref(), &mut tasks, &ends.streams)?;
+        if let Some(reports) = reports {
+            tasks.spawn("the load reports", reports.run(ends.streams.clone()));
+        }
         let defaults = RouteDefaults {
             timeouts: of_gateway::timeouts(values),
             direct: values.get(&of_gateway::DIRECT_POD_ROUTING),
@@ -133,13 +141,13 @@ impl XdsRole {
         let state = AdminState { ready: Arc::clone(&ready), metrics };
         tasks.spawn(ADMIN, admin::serve(listener, admin::router(state, None), ends.admin.clone()));
         tracing::info!("admin on http://{admin_address}");
-        Ok(Self { tasks, ends, ready, cluster, builder, xds })
+        Ok(Self { tasks, ends, ready, cluster, builder, reported, xds })
     }
 }
 
 impl Role for XdsRole {
     async fn run(&mut self) -> RunEnd {
-        let Self { tasks, ready, cluster, builder, xds, .. } = self;
+        let Self { tasks, ready, cluster, builder, reported, xds, .. } = self;
         let missing = || [cluster.missing(), xds.missing()].concat();
         if !ready.get() {
             tokio::select! {
@@ -153,6 +161,7 @@ impl Role for XdsRole {
         loop {
             let newest = Arc::clone(&plans.borrow_and_update());
             xds.set_routes(&builder.table(&newest));
+            reported.set(&newest);
             tokio::select! {
                 () = xds.opened(), if !ready.get() => {
                     ready.set(true);

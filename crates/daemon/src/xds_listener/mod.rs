@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry as Metrics;
 use rouse_config::settings::Values;
 use rouse_core::registry::Registry;
 use rouse_grpc::GrpcTransport;
+use rouse_grpc::report::client::{ParkingCommands, ReportClient};
 use rouse_grpc::xds::Access;
 use rouse_grpc::xds::publisher::EnvoyView;
 use rouse_kube::client::connect::Client;
@@ -25,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data_plane::Tasks;
 pub(crate) use crate::envoy::LISTENER;
-use crate::envoy::{EnvoyClients, EnvoyControlPlane, translate};
+use crate::envoy::{EnvoyClients, EnvoyControlPlane, EnvoyParking, translate};
 use crate::failure::CommandError;
 use files::XdsFiles;
 use settings::{ENVOY_LISTEN, GATEWAYS, POD_NAMESPACE, XDS_CLIENT_SAN};
@@ -49,6 +50,8 @@ pub(crate) struct XdsParts<'a> {
 /// A control plane that does not answer yet.
 pub(crate) struct XdsStart {
     plane: EnvoyControlPlane,
+    parking: EnvoyParking,
+    registry: Arc<Registry>,
     gateways: Arc<GatewayAddresses>,
     own: Vec<SocketAddr>,
     listener: Listener,
@@ -76,20 +79,37 @@ impl XdsStart {
             transport: files.tls.clone().map_or(GrpcTransport::Plain, GrpcTransport::Tls),
             // Without names, every certificate of the CAs, which TLS has verified.
             access: if sans.is_empty() { Access::Any } else { Access::Sans(sans) },
-            report: Box::new(|_| {}),
+            reports: None,
         };
-        Self { plane, gateways, own, listener, clients, tls: files.tls }
+        let (parking, registry) = (EnvoyParking::new(plane.view.clone()), Arc::clone(registry));
+        Self { plane, parking, registry, gateways, own, listener, clients, tls: files.tls }
     }
 
-    /// Spawns the tasks. Envoys get no answer before routes and gateways are known; `end` ends their streams.
-    pub(crate) fn spawn(self, tasks: &mut Tasks, end: &CancellationToken) -> Result<Xds, CommandError> {
-        let Self { plane, gateways, own, listener, clients, tls } = self;
+    /// What the client of load reports passes on of the controllers' commands.
+    pub(crate) fn commands(&self) -> &ParkingCommands {
+        &self.parking.commands
+    }
+
+    /// Spawns the tasks. Envoys get no answer before routes and gateways are known; `end` ends their streams. `reports` tells controllers
+    /// of their load.
+    pub(crate) fn spawn(
+        self,
+        reports: Option<&ReportClient>,
+        tasks: &mut Tasks,
+        end: &CancellationToken,
+    ) -> Result<Xds, CommandError> {
+        let Self { plane, parking, registry, gateways, own, listener, mut clients, tls } = self;
+        clients.reports = reports.map(ReportClient::envoys);
         let end = end.child_token();
         if let Some(tls) = tls {
             tasks.spawn("the watch over the certificate for Envoys", watch_files(tls, &end));
         }
         let (view, known) = (plane.view.clone(), watch::Sender::new(Known::default()));
-        let served = plane.serve(listener, clients, all_known(known.subscribe()), (tasks, end.clone()))?;
+        let served =
+            plane.serve(listener, clients, all_known(known.subscribe()), (&mut *tasks, end.clone()))?;
+        if let Some(reports) = reports {
+            parking.start(Arc::new(served.followers), reports, registry, (&mut *tasks, &end));
+        }
         tasks.spawn("the list of gateways", follow(gateways.addresses(), own, (view.clone(), known.clone())));
         let running = Arc::clone(&gateways).run(end.clone());
         tasks.spawn_with_reason(async {

@@ -83,11 +83,21 @@ impl EnvoyView {
 
     /// Sends new requests of a service to the gateways (`parked`), or to its pods again. Returns once the cache has it.
     pub async fn park(&self, service: &ServiceId, parked: bool) {
+        self.set_parked(service, parked);
+        self.published().await;
+    }
+
+    /// As [`EnvoyView::park`], without waiting.
+    pub fn set_parked(&self, service: &ServiceId, parked: bool) {
         self.change(|inputs| {
             let all = Arc::make_mut(&mut inputs.parked);
             if parked { all.insert(service.clone()) } else { all.remove(service) }
         });
-        self.published().await;
+    }
+
+    /// Whether new requests of a service are sent to the gateways although it has pods.
+    pub fn is_parked(&self, service: &ServiceId) -> bool {
+        self.inputs.borrow().parked.contains(service)
     }
 
     /// Waits until the cache has all that was changed before this call: inputs, and snapshots of services.

@@ -25,7 +25,7 @@ use super::access::{Access, ClientIdentity};
 use super::cache::ResourceCache;
 use super::clients::{ClientLimits, Clients, ConnectedClient};
 use super::delta::{DeltaStream, StreamBounds};
-use super::load::{ClientName, EnvoyLoadServer};
+use super::load::EnvoyLoadServer;
 use super::metrics::XdsMetrics;
 use super::resource_type::{PerType, ResourceType};
 use super::sotw::{SotwCall, SotwStream};
@@ -34,6 +34,7 @@ use super::stream_end::StreamEnd;
 use crate::connections::{CallerConnection, Connections, GrpcLimits, GrpcTransport};
 use crate::proto::envoy::service::discovery::v3 as discovery;
 use crate::proto::envoy::service::endpoint::v3 as endpoint;
+use crate::proto::envoy::service::load_stats::v3::load_reporting_service_server as load_stats;
 use discovery::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
@@ -123,18 +124,18 @@ impl XdsServer {
         Self { parts: Arc::new(parts), load_reports: None, tasks: TaskTracker::new() }
     }
 
-    /// Also takes load reports (LRS), from clients that may connect. They end with `loads`.
-    #[must_use]
-    pub fn with_load_reports(mut self, loads: &EnvoyLoadServer) -> Self {
-        let service = loads.service();
-        self.load_reports = Some(Arc::new(move |mut request| {
-            let identity = request.extensions().get::<ClientIdentity>();
-            if let Some(san) = identity.and_then(|identity| identity.san.clone()) {
-                request.extensions_mut().insert(ClientName(san));
-            }
-            service.clone().call(request)
-        }));
+    /// Also serves load reports (LRS). Its calls have the [`ClientIdentity`] in the extensions of their requests, and come from clients
+    /// that may connect. The service ends its streams itself when the server stops.
+    fn with_load_reports<L: load_stats::LoadReportingService>(mut self, load_reports: L) -> Self {
+        let service = load_stats::LoadReportingServiceServer::new(load_reports)
+            .max_decoding_message_size(self.parts.limits.request_bytes);
+        self.load_reports = Some(Arc::new(move |request| service.clone().call(request)));
         self
+    }
+
+    /// Also takes the load reports of the Envoys.
+    pub fn with_loads(self, loads: &EnvoyLoadServer) -> Self {
+        self.with_load_reports(loads.calls())
     }
 
     /// Serves all connections to `listener`, until the stop; then ends all streams.

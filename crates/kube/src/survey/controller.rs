@@ -39,6 +39,8 @@ pub struct InstalledController {
     pub stuck: Option<String>,
     /// Whether routes without the annotation are scaled.
     pub scales_by_default: bool,
+    /// The accounts that may report besides the default, as `NAMESPACE/NAME`.
+    pub report_accounts: Vec<String>,
     /// The listener for reports; `None`: gateways cannot report their load.
     pub reports: Option<ReportSurvey>,
     /// Who leads.
@@ -100,12 +102,16 @@ pub(super) async fn look(
     let questions = access::questions(PermissionRole::Controller, watched.as_deref(), namespace, &[]);
     let grants = access::check_permissions(client, Some(&account), watched.as_deref(), questions).await;
     let default = containers.setting("--autoscale-default", &["ROUSE_AUTOSCALE_DEFAULT"]);
+    let accounts = containers.setting("--report-accounts", &["ROUSE_REPORT_ACCOUNTS"]);
     Ok(Some(InstalledController {
         namespace: namespace.to_owned(),
         wanted: whole(spec.replicas.or(Some(1))),
         available: whole(status.available_replicas),
         stuck: stuck(status.conditions.unwrap_or_default()),
         scales_by_default: default == Some("on"),
+        report_accounts: accounts
+            .map(|all| all.split(',').map(|it| it.trim().to_owned()).collect())
+            .unwrap_or_default(),
         reports: reports(client, namespace, &containers, &labels).await,
         leader: leader(client, namespace, wanted.now).await,
         account,

@@ -1,5 +1,5 @@
 //! Inspects a cluster once, for `rouse check`: the version, the kinds, the gateway, its permissions, its
-//! certificates, push, the controller, the routes.
+//! certificates, push, the controller, the control plane of Envoys, the routes.
 //!
 //! Every request has a deadline. A request that the server refuses does not end the survey: its result is a [`SurveyError`].
 
@@ -10,6 +10,7 @@ mod controller;
 mod gateway;
 mod registration;
 mod routes;
+mod xds;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,6 +32,7 @@ pub use controller::{CONTROLLER, InstalledController, Leader, ReportService, Rep
 pub use gateway::{GATEWAY, GatewayPod, GatewayService, InstalledGateway};
 pub use registration::{InjectedWorkload, RegistrationService, RegistrationSurvey, SidecarReach};
 pub use routes::{ContestedHost, NamedObject, RouteProblem, RouteScaling, RouteSurvey, ScalingStatus};
+pub use xds::{InstalledXds, XDS, XdsService};
 
 /// How long one request may take.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -113,6 +115,8 @@ pub struct Survey {
     pub gateway: Result<Option<InstalledGateway>, SurveyError>,
     /// The controller, if it is installed.
     pub controller: Result<Option<InstalledController>, SurveyError>,
+    /// The control plane of Envoys, if it is installed.
+    pub xds: Result<Option<InstalledXds>, SurveyError>,
     /// The one namespace that was inspected; `None`: all.
     pub namespace: Option<String>,
     /// The account whose permissions these are; `None`: that of the sender.
@@ -180,8 +184,9 @@ pub async fn survey(client: &Client, wanted: &SurveyScope) -> Result<Survey, Str
     let questions = access::questions(role, namespace.as_deref(), &wanted.gateway, named);
     let grants = access::check_permissions(&client, account.as_ref(), namespace.as_deref(), questions).await;
     let controller = controller::look(&client, wanted, namespace.as_deref()).await;
+    let xds = xds::look(&client, wanted, namespace.as_deref()).await;
     let now = wanted.now;
-    Ok(Survey { now, version, kinds, gateway, controller, namespace, account, grants, routes })
+    Ok(Survey { now, version, kinds, gateway, controller, xds, namespace, account, grants, routes })
 }
 
 /// Asks the API server, under a deadline.

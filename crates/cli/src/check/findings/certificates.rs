@@ -53,6 +53,15 @@ pub(super) const REPORTS: CertificateUse = CertificateUse {
     renew: "renew it, as docs/inject.md says; the controller loads it without a restart",
 };
 
+/// The configuration of Envoys.
+pub(super) const ENVOYS: CertificateUse = CertificateUse {
+    listener: "Envoys",
+    servers: "replicas of rouse-xds",
+    lost: "Envoys keep what they have, and send requests to pods that are gone",
+    refused: Outcome::Warning,
+    renew: "renew it, as docs/envoy.md says; rouse xds loads it without a restart",
+};
+
 /// The check of one certificate.
 pub(super) fn check(secret: &SecretSurvey, now: SystemTime, of: CertificateUse, advice: &Advice) -> Check {
     let name = format!("the certificate for {} is valid (Secret {})", of.listener, secret.name);

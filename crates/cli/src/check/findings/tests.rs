@@ -2,6 +2,7 @@
 
 mod push;
 mod scaling;
+mod xds;
 
 use std::time::{Duration, SystemTime};
 
@@ -62,6 +63,7 @@ fn good() -> Survey {
             reports_to: Some("https://rouse-controller.rouse-system.svc.cluster.local:9444".to_owned()),
         })),
         controller: Ok(Some(scaling::good())),
+        xds: Ok(None),
         namespace: None,
         account: Some(account()),
         grants: Ok(PERMISSIONS.iter().map(grant).collect()),

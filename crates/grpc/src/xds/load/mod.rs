@@ -160,9 +160,14 @@ impl EnvoyLoadServer {
         connections.serve_one(stream, peer, transport).await;
     }
 
+    /// What answers the calls of Envoys.
+    pub(super) fn calls(&self) -> Calls {
+        Calls(self.clone())
+    }
+
     /// The gRPC service.
     pub(crate) fn service(&self) -> LoadReportingServiceServer<Calls> {
-        LoadReportingServiceServer::new(Calls(self.clone())).max_decoding_message_size(MAX_MESSAGE)
+        LoadReportingServiceServer::new(self.calls()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     fn state(&self) -> MutexGuard<'_, LoadState> {

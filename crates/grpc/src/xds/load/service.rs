@@ -12,6 +12,7 @@ use rouse_core::scale::EnvoyId;
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use super::super::access::ClientIdentity;
 use super::accounts::{ClusterLoad, StreamId};
 use super::{ClientName, EnvoyLoadServer, GATEWAY_REGION, REPORT_INTERVAL};
 use crate::connections::CallerConnection;
@@ -87,7 +88,9 @@ impl LoadReportingService for Calls {
         if let Some(caller) = request.extensions().get::<CallerConnection>() {
             caller.prove();
         }
-        let san = request.extensions().get::<ClientName>().map_or("", |name| &*name.0);
+        let identity = request.extensions().get::<ClientIdentity>().and_then(|it| it.san.as_deref());
+        let san =
+            identity.or_else(|| Some(&*request.extensions().get::<ClientName>()?.0)).unwrap_or_default();
         let stream = EnvoyStream {
             san: san.to_owned(),
             server: self.0.clone(),

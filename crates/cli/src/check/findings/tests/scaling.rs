@@ -19,6 +19,7 @@ pub(super) fn good() -> InstalledController {
         available: 2,
         stuck: None,
         scales_by_default: false,
+        report_accounts: Vec::new(),
         reports: Some(ReportSurvey {
             service: Ok(Some(service)),
             secret: Some(secret("rouse-controller-tls", good_certificate())),
