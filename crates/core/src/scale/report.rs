@@ -191,7 +191,8 @@ impl Reporters {
         Ok(())
     }
 
-    /// Replaces the list. Returns the current load of the reporters that are no longer listed.
+    /// Replaces the list. One that is no longer listed counts as long as its last report is fresh. Returns what those had that
+    /// are forgotten.
     pub(super) fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> CurrentLoad {
         self.forget_stale(now);
         let mut before = std::mem::take(&mut self.reporters);
@@ -207,7 +208,15 @@ impl Reporters {
             let last = before.remove(&reporter).and_then(|reporter| reporter.last);
             self.reporters.insert(reporter, ReporterState { listed: true, last });
         }
-        before.into_values().map(ReporterState::present).fold(CurrentLoad::default(), CurrentLoad::plus)
+        let mut forgotten = CurrentLoad::default();
+        for (name, reporter) in before {
+            if reporter.is_fresh(now) && self.reporters.len() < MAX_REPORTERS {
+                self.reporters.insert(name, ReporterState { listed: false, ..reporter });
+            } else {
+                forgotten = forgotten.plus(reporter.present());
+            }
+        }
+        forgotten
     }
 
     pub(super) fn forget_stale(&mut self, now: Moment) {
