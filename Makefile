@@ -149,6 +149,10 @@ bench-cluster-cold-start: ## measure the first request on a real Kubernetes, bes
 bench-cluster-size: ## measure 2,000 services with 10,000 pods on a real API server (bench/README.md)
 	e2e/cluster/bench size
 
+.PHONY: bench-cluster-scaling
+bench-cluster-scaling: ## measure scaling with 10,000 services on a real API server (bench/README.md)
+	e2e/cluster/bench scaling
+
 .PHONY: bench-cluster-slices
 bench-cluster-slices: ## measure EndpointSlices of a service with 5,000 pods on a real API server (bench/README.md)
 	e2e/cluster/bench slices

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     ClusterColdStart(ClusterColdStart),
     /// How fast a gateway syncs with a large cluster and applies a change, and its memory
     ClusterSize(ClusterSize),
+    /// What idle and busy services cost a controller, and how fast a held request scales its workload
+    ClusterScaling(ClusterScaling),
     /// How fast, and with how many writes, the slices of a service with many pods follow its pods
     ClusterSlices(ClusterSlices),
     /// An app that answers with the moment at which it began to listen, after a given delay
@@ -124,6 +126,27 @@ pub(crate) struct ClusterSize {
     /// Number of measured endpoint changes
     #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) changes: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClusterScaling {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// An administrator's kubeconfig; a control plane alone is enough
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: PathBuf,
+    /// Number of services
+    #[arg(long, default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub(crate) services: u32,
+    /// How many of them have a pod, and are reported each second
+    #[arg(long, default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) busy: u32,
+    /// Number of measured wakes
+    #[arg(long, default_value = "300", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) wakes: u32,
+    /// How long costs are measured, in seconds
+    #[arg(long, default_value = "30", value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
 }
 
 #[derive(Debug, Args)]

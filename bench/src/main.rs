@@ -56,6 +56,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Counts(ask) => measure(|| proxy::counts::run(ask)),
         Command::ClusterColdStart(ask) => measure(|| cluster::cold_start::run(ask)),
         Command::ClusterSize(ask) => measure(|| cluster::size::run(ask)),
+        Command::ClusterScaling(ask) => measure(|| cluster::scaling::run(ask)),
         Command::ClusterSlices(ask) => measure(|| cluster::slices::run(ask)),
         Command::App => role::app::run(),
         Command::Upstream(upstream) => role::upstream::run(upstream),

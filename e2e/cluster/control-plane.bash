@@ -1,6 +1,8 @@
 # etcd, kube-apiserver, kube-controller-manager and kube-scheduler; sourced by `up`.
 # shellcheck shell=bash disable=SC2154 # run, bin and the addresses are set in lib.bash, api and mode in up
 pki=$run/state/pki
+# On by default from Kubernetes 1.37: an HPA may have `minReplicas: 0`.
+feature_gates=HPAScaleToZero=true
 
 kubeconfig() { # NAME: on stdout, with the certificates inside, so that the file may be copied
     local authority certificate key
@@ -57,6 +59,7 @@ start_apiserver() {
         --bind-address="${api%:*}" --secure-port="${api#*:}" --advertise-address="$node_ip" \
         --service-cluster-ip-range="$service_cidr" --allow-privileged=true \
         --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
+        --feature-gates="$feature_gates" \
         --client-ca-file="$pki/ca.crt" --tls-cert-file="$pki/kube-apiserver.crt" \
         --tls-private-key-file="$pki/kube-apiserver.key" \
         --kubelet-certificate-authority="$pki/ca.crt" --kubelet-preferred-address-types=InternalIP \
@@ -78,6 +81,7 @@ start_controllers() {
     # On a control plane alone, tests create nodes as objects, and no kubelet renews their leases.
     [ "$mode" = full ] || flags=(--controllers="*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller")
     start kube-controller-manager "$bin/kube-controller-manager" --secure-port=0 --leader-elect=false \
+        --feature-gates="$feature_gates" \
         --kubeconfig="$run/state/kube-controller-manager.kubeconfig" --use-service-account-credentials \
         --service-account-private-key-file="$pki/service-accounts.key" --root-ca-file="$pki/ca.crt" \
         --cluster-signing-cert-file="$pki/ca.crt" --cluster-signing-key-file="$pki/ca.key" \

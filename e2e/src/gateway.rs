@@ -155,6 +155,12 @@ impl Gateway {
         assert_eq!(self.ended().await, Some(0), "how the gateway ended");
     }
 
+    /// Ends it at once.
+    pub async fn kill(mut self) {
+        self.signal(Signal::KILL);
+        assert_eq!(self.ended().await, None, "how the gateway ended");
+    }
+
     /// Waits for its end and its last output. Returns the exit code; `None` if a signal ended it.
     pub async fn ended(&mut self) -> Option<i32> {
         daemon::ended(&mut self.child, &mut self.output, "the gateway").await

@@ -21,6 +21,7 @@ pub mod output;
 pub mod pattern;
 pub mod pod;
 pub mod proc;
+pub mod relay;
 pub mod rouse;
 pub mod runtime;
 pub mod sidecar;

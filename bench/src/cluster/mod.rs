@@ -1,11 +1,13 @@
-//! Benchmarks on a real Kubernetes cluster: cold starts, a gateway on a large cluster, and the controller of
-//! `EndpointSlice`s. `e2e/cluster/bench` brings the clusters up.
+//! Benchmarks on a real Kubernetes cluster: cold starts, a gateway on a large cluster, scaling, and the
+//! controller of `EndpointSlice`s. `e2e/cluster/bench` brings the clusters up.
 
 pub(crate) mod cold_start;
 mod large;
 mod objects;
 mod phases;
 mod push;
+mod reporters;
+pub(crate) mod scaling;
 pub(crate) mod size;
 pub(crate) mod slices;
 

@@ -395,7 +395,8 @@ impl Naive {
                     scaler.assume_load(now);
                 }
                 let before = before.unwrap_or_else(|| LoadSample { present: 0, ..sample.clone() });
-                let report = LoadReport { present, ..LoadReport::between(&before, sample) };
+                let silence = sample.at.since(before.at);
+                let report = LoadReport { present, ..LoadReport::after_silence(&before, sample, silence) };
                 scaler.report(now, gateway, &report).unwrap();
             }
         }

@@ -76,6 +76,8 @@ mod route;
 mod route_changes;
 mod routing;
 mod scaling;
+mod scaling_failures;
+mod scaling_load;
 mod slice_controller;
 mod slice_walk;
 mod slices;
@@ -109,7 +111,8 @@ const MODULES: &[&[Case]] = &[
     keda::TRIALS,
     keda_operator::TRIALS,
     rollouts::TRIALS,
-    scaling::TRIALS,
+    scaling_load::TRIALS,
+    scaling_failures::TRIALS,
     push_identity::TRIALS,
     push_merge::TRIALS,
     push_sidecar::TRIALS,

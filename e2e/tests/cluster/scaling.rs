@@ -1,29 +1,21 @@
-//! Scaling by the controller: from the load that gateways report, up, down and to zero, and never against a request.
+//! What trials of scaling share: controllers, gateways that report to them, and routes that ask to be scaled.
 
-use http::StatusCode;
-use rouse_e2e::client::load::Load;
-use rouse_e2e::client::session;
+use std::fs::Permissions;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+
+use rouse_e2e::Programs;
 use rouse_e2e::controller::{Controller, ControllerLaunch};
 use rouse_e2e::gateway::{Gateway, Launch};
-use rouse_e2e::target::Target;
 use rouse_e2e::wait::patiently;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::authority::Authority;
-use crate::harness::{Case, trial};
 use crate::identity;
 use crate::push::{is_ready, slice};
 use crate::route::Route;
 use crate::test_namespace::{POD, Pod, TestNamespace, programs};
-
-pub(crate) const TRIALS: &[Case] = &[
-    trial!(load_scales_an_app_up_and_its_end_scales_it_to_zero),
-    trial!(a_request_in_flight_keeps_its_pod),
-    trial!(a_route_that_does_not_ask_for_it_is_not_scaled),
-    trial!(a_gateway_that_is_silent_keeps_the_pods),
-    trial!(a_restarted_controller_scales_nothing_down_for_a_window),
-];
 
 /// The name in the certificate of the report listener.
 const NAME: &str = "localhost";
@@ -32,10 +24,10 @@ const GATEWAYS: &str = "rouse-gateway";
 /// A controller, and what gateways need to report to it.
 pub(crate) struct Scaling {
     space: TestNamespace,
-    controller: Controller,
+    pub(crate) controller: Controller,
     launch: ControllerLaunch,
-    /// Given to the controllers that follow.
-    address: String,
+    /// Where the controllers take reports: each on its own loopback address, all on this port.
+    pub(crate) port: u16,
 }
 
 impl Scaling {
@@ -55,13 +47,20 @@ impl Scaling {
             .flag("--watch-namespace", space.name());
         let (cert, key) = (space.files().join("tls.crt"), space.files().join("tls.key"));
         let controller = launch.clone().reports("127.0.0.1:0", &cert, &key).start(&programs()).await;
-        let address = controller.reports.expect("an address for reports").to_string();
+        let address = controller.reports.expect("an address for reports");
         controller.leads().await;
-        Self { space: space.clone(), controller, launch: launch.reports(&address, &cert, &key), address }
+        let launch = launch.flag("--report-tls-cert", cert.display()).flag("--report-tls-key", key.display());
+        Self { space: space.clone(), controller, launch, port: address.port() }
+    }
+
+    /// One more controller, or one in place of another, at this address.
+    pub(crate) async fn controller_at(&self, address: IpAddr) -> Controller {
+        let address = SocketAddr::new(address, self.port);
+        self.launch.clone().flag("--report-listen", address).start(&programs()).await
     }
 
     /// A pod that stands for the gateway, which is a process of this machine: its name, its endpoint and its token.
-    async fn gateway_pod(&self, name: &str) -> Pod {
+    pub(crate) async fn gateway_pod(&self, name: &str) -> Pod {
         let mut pod = App::new(GATEWAYS).deployment()["spec"]["template"].take();
         let more = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
@@ -72,15 +71,14 @@ impl Scaling {
         is_ready(&self.space, name).await
     }
 
-    /// How a gateway is started that reports as this pod.
-    async fn reporting(&self, pod: &Pod) -> Launch {
+    /// How a gateway is started that reports as this pod, to the controllers at `port`.
+    async fn reporting(&self, pod: &Pod, port: u16) -> Launch {
         let bound = json!({ "kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid });
         let spec =
             json!({ "audiences": ["rouse-report"], "expirationSeconds": 3600, "boundObjectRef": bound });
         let token = identity::token_of(&self.space, GATEWAYS, spec).await;
         let file = self.space.files().join(format!("{}.token", pod.name));
         std::fs::write(&file, token).expect("a token");
-        let port = self.address.rsplit(':').next().unwrap_or_default();
         let launch = self.space.launch().await;
         launch
             .flag("--report-to", format!("https://{NAME}:{port}"))
@@ -90,12 +88,36 @@ impl Scaling {
 
     /// A gateway that reports.
     pub(crate) async fn gateway(&self, name: &str) -> Gateway {
+        let gateway = self.gateway_by(name, self.port).await;
+        self.heard(1).await;
+        gateway
+    }
+
+    /// A gateway that reports to controllers at all these addresses. Its own view of the hosts file has them, so that one name leads
+    /// to all, as a headless Service does. Needs root.
+    pub(crate) async fn gateway_of(&self, name: &str, controllers: &[IpAddr]) -> Gateway {
+        self.space.launch().await;
+        let pod = self.gateway_pod(name).await;
+        let (hosts, program) =
+            (self.space.files().join("hosts"), self.space.files().join("rouse-with-hosts"));
+        let lines = controllers.iter().map(|address| format!("{address} {NAME}\n"));
+        std::fs::write(&hosts, lines.collect::<String>()).expect("a hosts file");
+        let script = format!(
+            "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind \"$0\" /etc/hosts && exec \"$@\"' '{}' '{}' \"$@\"\n",
+            hosts.display(),
+            programs().rouse.display()
+        );
+        std::fs::write(&program, script).expect("a script");
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("a program");
+        self.reporting(&pod, self.port).await.start(&Programs { rouse: program, ..programs() }).await
+    }
+
+    /// A gateway that reports to this port: that of the controllers, or of a relay to them.
+    pub(crate) async fn gateway_by(&self, name: &str, port: u16) -> Gateway {
         // The account of gateways.
         self.space.launch().await;
         let pod = self.gateway_pod(name).await;
-        let gateway = self.reporting(&pod).await.start(&programs()).await;
-        self.heard(1).await;
-        gateway
+        self.reporting(&pod, port).await.start(&programs()).await
     }
 
     /// The same on a control plane without nodes: the pod is an object, and its endpoint is written by hand.
@@ -110,7 +132,7 @@ impl Scaling {
         self.space.patch_status(POD, name, json!({ "status": status })).await;
         let pod = self.space.addressed_pod(name).await;
         self.space.apply(slice(GATEWAYS, &[(&pod, true)])).await;
-        let gateway = self.reporting(&pod).await.start(&programs()).await;
+        let gateway = self.reporting(&pod, self.port).await.start(&programs()).await;
         self.heard(1).await;
         gateway
     }
@@ -126,11 +148,7 @@ impl Scaling {
 
     /// Waits until the load of so many gateways is known.
     pub(crate) async fn heard(&self, count: u64) {
-        patiently("the reports of gateways", async || {
-            let metrics = self.controller.admin.metrics().await;
-            (metrics.count("rouse_autoscaler_reporters", &[("state", "heard")]) == count).then_some(())
-        })
-        .await;
+        hears(&self.controller, count).await;
     }
 
     /// Waits until an app has so many replicas.
@@ -143,118 +161,46 @@ impl Scaling {
 
     /// What the controller says of an app.
     pub(crate) async fn target(&self, app: &str) -> Value {
-        let view = self.controller.scaling().await;
-        let targets = view["targets"].as_array().expect("targets");
-        targets.iter().find(|target| target["name"] == app).cloned().unwrap_or_default()
+        target(&self.controller, app).await
     }
 
     /// Waits until the last decision about an app has this reason.
-    pub(crate) async fn reason(&self, app: &str, reason: &str) {
-        patiently(&format!("the decision about {app} to be {reason}"), async || {
-            (self.target(app).await["decision"]["reason"] == reason).then_some(())
-        })
-        .await;
+    pub(crate) async fn reason(&self, app: &str, is: &str) {
+        reason(&self.controller, app, is).await;
     }
 }
 
+async fn target(controller: &Controller, app: &str) -> Value {
+    let view = controller.scaling().await;
+    let targets = view["targets"].as_array().expect("targets");
+    targets.iter().find(|target| target["name"] == app).cloned().unwrap_or_default()
+}
+
+/// Waits until the last decision of this controller about an app has this reason.
+pub(crate) async fn reason(controller: &Controller, app: &str, reason: &str) {
+    patiently(&format!("the decision about {app} to be {reason}"), async || {
+        (target(controller, app).await["decision"]["reason"] == reason).then_some(())
+    })
+    .await;
+}
+
+/// Waits until a controller knows the load of so many gateways.
+pub(crate) async fn hears(controller: &Controller, count: u64) {
+    patiently("the reports of gateways", async || {
+        let metrics = controller.admin.metrics().await;
+        (metrics.count("rouse_autoscaler_reporters", &[("state", "heard")]) == count).then_some(())
+    })
+    .await;
+}
+
 /// A route that asks to be scaled, by its rate: 3 requests a second for each pod. Its windows are as short as they may be.
-fn route(space: &TestNamespace, app: &str) -> Route {
+pub(crate) fn route(space: &TestNamespace, app: &str) -> Route {
     let rate = json!({ "concurrency": null, "requestRate": { "targetValue": 3, "window": "6s" } });
     let spec = json!({ "scalingMetric": rate });
     space.route(app).spec(&spec).annotate("idle-after", "2s").annotate("max", "4").annotate("autoscale", "on")
 }
 
-async fn load_scales_an_app_up_and_its_end_scales_it_to_zero(space: TestNamespace) {
-    let scaling = Scaling::start(&space).await;
-    space.run(&App::new("shop")).await;
-    space.apply(route(&space, "shop").object()).await;
-    let gateway = scaling.gateway("gateway-0").await;
-    let target = gateway.target(&space.host("shop"));
-    // 0 to 1: the gateway's own.
-    assert_eq!(session::get(&target, "/headers").await.status, StatusCode::OK);
-    assert_eq!(space.replicas("shop").await, 1);
-    // 1 to N, and not above the maximum.
-    let load = Load::on(&target, 30);
-    scaling.replicas("shop", 4).await;
-    load.stop().await.assert_perfect();
-    scaling.replicas("shop", 0).await;
-    space.no_pods("shop").await;
-    scaling.reason("shop", "at_zero").await;
-    // And again.
-    assert_eq!(session::get(&target, "/headers").await.header("x-rouse-cold-start"), "true");
-    gateway.stop().await;
-    scaling.stop().await;
-}
-
-async fn a_request_in_flight_keeps_its_pod(space: TestNamespace) {
-    let scaling = Scaling::start(&space).await;
-    let long = json!({ "timeouts": { "responseHeader": "5m", "request": "5m" } });
-    for app in ["shop", "idle"] {
-        space.run(&App::new(app)).await;
-        space.apply(route(&space, app).spec(&long).object()).await;
-    }
-    let gateway = scaling.gateway("gateway-0").await;
-    let target = gateway.target(&space.host("shop"));
-    let mut waiting = session::get_many(&target, "/wait", 1);
-    let [pod] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
-    // An app whose request is over goes to zero: so there was time enough for the other.
-    assert_eq!(session::get(&gateway.target(&space.host("idle")), "/headers").await.status, StatusCode::OK);
-    scaling.replicas("idle", 0).await;
-    assert_eq!(space.replicas("shop").await, 1, "{}", scaling.target("shop").await);
-    Target::plain((pod.ip, 8080).into()).next().await;
-    assert_eq!(waiting.join_next().await.expect("an answer").expect("an answer").status, StatusCode::OK);
-    scaling.replicas("shop", 0).await;
-    gateway.stop().await;
-    scaling.stop().await;
-}
-
-async fn a_route_that_does_not_ask_for_it_is_not_scaled(space: TestNamespace) {
-    let scaling = Scaling::start(&space).await;
-    let gateway = scaling.gateway("gateway-0").await;
-    space.run(&App::new("shop").replicas(2)).await;
-    space.apply(space.route("shop").object()).await;
-    space.run(&App::new("asks").replicas(2)).await;
-    space.apply(route(&space, "asks").object()).await;
-    // The other one shows when there was time enough.
-    scaling.replicas("asks", 0).await;
-    assert_eq!(space.replicas("shop").await, 2);
-    assert_eq!(scaling.target("shop").await["state"], "not_enabled");
-    gateway.stop().await;
-    scaling.stop().await;
-}
-
-async fn a_gateway_that_is_silent_keeps_the_pods(space: TestNamespace) {
-    let scaling = Scaling::start(&space).await;
-    let gateway = scaling.gateway("gateway-0").await;
-    // Serves, as its endpoint says, but does not report.
-    let silent = scaling.gateway_pod("gateway-1").await;
-    space.run(&App::new("shop").replicas(1)).await;
-    space.apply(route(&space, "shop").object()).await;
-    scaling.reason("shop", "reporter_silent").await;
-    assert_eq!(space.replicas("shop").await, 1);
-    // It is gone: it is forgotten.
-    space.delete_now(POD, &silent.name).await;
-    scaling.replicas("shop", 0).await;
-    gateway.stop().await;
-    scaling.stop().await;
-}
-
-async fn a_restarted_controller_scales_nothing_down_for_a_window(space: TestNamespace) {
-    let mut scaling = Scaling::start(&space).await;
-    space.run(&App::new("shop").replicas(1)).await;
-    space.apply(route(&space, "shop").object()).await;
-    let gateway = scaling.gateway("gateway-0").await;
-    scaling.controller.signal(rustix::process::Signal::KILL);
-    scaling.controller.ended().await;
-    // The wake does not need a controller.
-    space.scale("shop", 0).await;
-    space.no_pods("shop").await;
-    assert_eq!(session::get(&gateway.target(&space.host("shop")), "/headers").await.status, StatusCode::OK);
-    scaling.controller = scaling.launch.clone().start(&programs()).await;
-    scaling.controller.leads().await;
-    scaling.heard(1).await;
-    scaling.reason("shop", "warming_up").await;
-    scaling.replicas("shop", 0).await;
-    gateway.stop().await;
-    scaling.stop().await;
+/// The length of a scene, in seconds: that of the variable, or a short one.
+pub(crate) fn seconds(variable: &str, short: u64) -> u64 {
+    std::env::var(variable).map_or(short, |text| text.parse().expect("a number of seconds"))
 }

@@ -15,6 +15,9 @@ const FIXED: &str = "#52606d";
 const LEARNED: &str = "#d9480f";
 const OTHERS: &str = "#1971c2";
 
+/// A white edge keeps a label readable where it crosses a line.
+const EDGE: &str = "stroke=\"#fff\" stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\"";
+
 /// A logarithmic scale from the values of a picture to its pixels.
 struct Scale {
     least: f64,
@@ -134,7 +137,7 @@ fn line_of(out: &mut String, points: &[Point], colour: &str) {
         dot(out, point, colour);
         let label = escape(point.name.split(' ').next_back().unwrap_or_default());
         let (x, y) = (point.x + 7.0, point.y - 6.0);
-        writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{label}</text>").ok();
+        writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\" {EDGE}>{label}</text>").ok();
     }
 }
 
@@ -149,8 +152,11 @@ fn single(out: &mut String, points: &[Point], colour: &str) {
         }
         labels.push((x, y));
         let label = escape(&point.name);
-        writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"end\" fill=\"{colour}\">{label}</text>")
-            .ok();
+        writeln!(
+            out,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"end\" fill=\"{colour}\" {EDGE}>{label}</text>"
+        )
+        .ok();
     }
 }
 

@@ -102,7 +102,7 @@ impl LoadTable {
         let lived = now.since(self.began);
         let returned = self.forgotten.remove(from) == Some(update.boot);
         let reporter = self.reporters.entry(from.clone()).or_default();
-        reporter.heard = Some(now);
+        let silence = reporter.heard.replace(now).map(|heard| now.since(heard)).unwrap_or_default();
         let mut all = LoadChanges::default();
         let mut before = std::mem::take(&mut reporter.samples);
         if reporter.boot != update.boot {
@@ -119,7 +119,7 @@ impl LoadTable {
                 continue;
             }
             let base = last.unwrap_or_else(|| base(&sample, update.complete, lived, returned));
-            let (report, key) = (LoadReport::between(&base, &sample), sample.key.clone());
+            let (report, key) = (LoadReport::after_silence(&base, &sample, silence), sample.key.clone());
             let unknown_past = base.present == 0 && base.requests > 0 && base.at == sample.at;
             all.changes.push(LoadChange { key, report, unknown_past });
             reporter.samples.insert(sample.key.clone(), sample);
@@ -228,6 +228,29 @@ mod tests {
         assert!(!table.is_fresh(at(3), &gateway));
         table.heard(at(4), &gateway, update(true, 0..MAX_KEYS));
         assert!(table.is_fresh(at(4), &gateway));
+    }
+
+    #[test]
+    fn the_requests_of_a_gateway_that_was_cut_off_are_no_burst() {
+        let (gateway, at) = (Reporter::new("a"), Moment::from_secs);
+        let sample = |requests, second| LoadSample {
+            key: LoadKey::Route("shop/cart".into()),
+            requests,
+            busy: Duration::from_millis(100 * requests),
+            present: 0,
+            held: 0,
+            at: at(second),
+        };
+        let update = |complete, samples| LoadUpdate { boot: 7, complete, samples };
+        let mut table = LoadTable::new(at(0));
+        table.list(at(0), [gateway.clone()]);
+        table.heard(at(10), &gateway, update(true, vec![sample(10, 10)]));
+        // Heartbeats, then two minutes without a connection.
+        table.heard(at(60), &gateway, update(false, vec![]));
+        let back = table.heard(at(180), &gateway, update(true, vec![sample(490, 180)]));
+        let [change] = &back.changes[..] else { panic!("{back:?}") };
+        assert_eq!((change.report.requests, change.report.span), (480, Duration::from_mins(2)));
+        assert!((change.report.concurrency - 0.4).abs() < 1e-9, "{change:?}");
     }
 
     #[test]

@@ -60,8 +60,14 @@ impl LoadReport {
     /// If there was no load at the first reading, the load began at most one [`REPORT_PERIOD`] before the second: a meter that
     /// has load is read that often. Spread over the whole time in between, a burst after an hour of silence would vanish.
     pub fn between(before: &LoadSample, after: &LoadSample) -> Self {
+        Self::after_silence(before, after, Duration::ZERO)
+    }
+
+    /// The same for a reporter that was not heard for `silence`: its load is spread over that time. As that of one period, all
+    /// requests of a minute without a connection would be a burst.
+    pub fn after_silence(before: &LoadSample, after: &LoadSample, silence: Duration) -> Self {
         let elapsed = after.at.since(before.at);
-        let span = if before.present == 0 { elapsed.min(REPORT_PERIOD) } else { elapsed };
+        let span = if before.present == 0 { elapsed.min(silence.max(REPORT_PERIOD)) } else { elapsed };
         let busy = after.busy.saturating_sub(before.busy).as_secs_f64();
         let present = CurrentLoad::from(after);
         // Not a number if there is no span: the present load stands for the average.
@@ -185,7 +191,8 @@ impl Reporters {
         Ok(())
     }
 
-    /// Replaces the list. Returns the current load of the reporters that are no longer listed.
+    /// Replaces the list. One that is no longer listed counts as long as its last report is fresh. Returns what those had that
+    /// are forgotten.
     pub(super) fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> CurrentLoad {
         self.forget_stale(now);
         let mut before = std::mem::take(&mut self.reporters);
@@ -201,7 +208,15 @@ impl Reporters {
             let last = before.remove(&reporter).and_then(|reporter| reporter.last);
             self.reporters.insert(reporter, ReporterState { listed: true, last });
         }
-        before.into_values().map(ReporterState::present).fold(CurrentLoad::default(), CurrentLoad::plus)
+        let mut forgotten = CurrentLoad::default();
+        for (name, reporter) in before {
+            if reporter.is_fresh(now) && self.reporters.len() < MAX_REPORTERS {
+                self.reporters.insert(name, ReporterState { listed: false, ..reporter });
+            } else {
+                forgotten = forgotten.plus(reporter.present());
+            }
+        }
+        forgotten
     }
 
     pub(super) fn forget_stale(&mut self, now: Moment) {

@@ -341,6 +341,20 @@ fn a_gateway_that_leaves_takes_what_it_had_but_not_what_it_saw() {
 }
 
 #[test]
+fn a_gateway_that_is_not_listed_any_more_keeps_its_requests_while_it_reports() {
+    let mut bench = Bench::old(&ScaleSettings { max_scale_down_rate: 1_000_000.0, ..ten() }, 5);
+    let other = Reporter::new("gateway-2");
+    bench.scaler.list(bench.now, [bench.gateway.clone(), other.clone()]).unwrap();
+    bench.scaler.report(bench.now, &other, &LoadReport { concurrency: 0.0, ..busy(50) }).unwrap();
+    bench.scaler.list(bench.now, [bench.gateway.clone()]).unwrap();
+    bench.report(quiet());
+    assert_eq!(bench.decide().desired, 5, "its requests are in flight");
+    bench.now = bench.now + REPORT_TTL;
+    bench.report(quiet());
+    assert_eq!(bench.decide().desired, 1, "it is gone");
+}
+
+#[test]
 fn while_no_reporter_or_too_many_are_listed_nothing_is_scaled_down() {
     let mut bench = Bench::old(&ten(), 5);
     bench.scaler.list(bench.now, []).unwrap();
@@ -500,14 +514,18 @@ impl Model {
         let facts = self.until(n);
         let i = facts.iter().rposition(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who))?;
         let (heard, Fact::Report(_, report)) = &facts[i] else { unreachable!() };
-        let mut lists = facts[i..].iter().filter_map(|(at, fact)| match fact {
-            Fact::List(names) => Some((*at, names)),
-            _ => None,
-        });
-        let kept = lists.clone().all(|(_, names)| names.contains(&who));
-        let unlisted_until = lists.next().map_or(facts[n].0, |(at, _)| at);
-        let in_time = self.is_listed(i, who) || unlisted_until < *heard + REPORT_TTL;
-        (kept && in_time).then_some((*heard, report.present))
+        let is_stale = |at: Moment| at >= *heard + REPORT_TTL;
+        let mut is_listed = self.is_listed(i, who);
+        for (at, fact) in &facts[i..] {
+            if let Fact::List(names) = fact {
+                let is_forgotten = |is_listed: bool| !is_listed && is_stale(*at);
+                let was_listed = std::mem::replace(&mut is_listed, names.contains(&who));
+                if is_forgotten(was_listed) || is_forgotten(is_listed) {
+                    return None;
+                }
+            }
+        }
+        (is_listed || !is_stale(facts[n].0)).then_some((*heard, report.present))
     }
 
     fn present(&self, n: usize) -> Vec<CurrentLoad> {
@@ -527,12 +545,11 @@ impl Model {
         for (i, (at, fact)) in self.until(n).iter().enumerate() {
             let active = match fact {
                 Fact::Report(_, report) => is_active(report),
+                // What a reporter had in flight when it became silent goes on until it is forgotten.
                 Fact::List(names) => (0..NAMES).any(|who| {
-                    let known = i > 0 && !names.contains(&who);
-                    let before = if known { self.last_report(i - 1, who) } else { None };
-                    let stale = !known
-                        || (!self.is_listed(i - 1, who) && before.is_some_and(|b| *at >= b.0 + REPORT_TTL));
-                    before.is_some_and(|(_, present)| present.total() > 0) && !stale
+                    let forgotten = i > 0 && !names.contains(&who) && self.is_listed(i - 1, who);
+                    let before = if forgotten { self.last_report(i - 1, who) } else { None };
+                    before.is_some_and(|(heard, load)| *at >= heard + REPORT_TTL && load.total() > 0)
                 }),
                 _ => false,
             };

@@ -38,13 +38,17 @@ async fn every_controller_gets_the_load_of_every_gateway() {
     known(&all, meters[0].key(), 6).await;
     assert_eq!(controllers[2].metric("rouse_load_reporters"), 3);
     until("all are connected", || gateways[0].metric("rouse_load_report_controllers") == 3).await;
-    // One that stops is told to the sink, and the others stay.
+    // One that stops is told to the sink, with its last request, and the others stay.
     let [first, ..] = gateways;
+    meters[0].count();
     first.stop().await;
     for controller in &controllers {
+        let last = controller.sink.updates("gateway-1").pop().unwrap();
+        assert_eq!(last.samples.iter().map(|sample| sample.requests).collect::<Vec<_>>(), [3]);
         let left = Told::Left { from: reporter("gateway-1") };
         controller.sink.until("it has left", |sink| sink.all().contains(&left)).await;
         until("it is not connected", || controller.metric("rouse_load_reporters") == 2).await;
+        assert_eq!((controller.results("left"), controller.results("broken")), (1, 0));
     }
 }
 

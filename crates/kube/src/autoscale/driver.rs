@@ -8,7 +8,7 @@ use rouse_core::endpoint::ServiceId;
 use rouse_core::time::Moment;
 use serde_json::Value;
 use tokio::task::{Id, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::learned::LearnedStateSync;
@@ -28,7 +28,7 @@ use crate::wake::ScaleWriteError;
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often reporters that are gone are forgotten.
 const LIST_AGAIN: Duration = Duration::from_mins(1);
-/// How long writes under way may take at the end.
+/// How long the last writes may take.
 const LAST_WRITES: Duration = Duration::from_secs(10);
 
 /// What the loop remembers from one pass to the next.
@@ -286,7 +286,7 @@ impl AutoscaleController {
         self.report(event);
     }
 
-    /// Lets writes under way end, so that nothing is written after the lease is released.
+    /// Lets writes under way end, so that nothing is written after the lease is released, and keeps what was learned.
     async fn finish(&self, driver: &mut Driver) {
         let rest = async {
             while let Some(ended) = driver.jobs.join_next_with_id().await {
@@ -295,8 +295,19 @@ impl AutoscaleController {
                 }
             }
         };
-        drop(timeout(LAST_WRITES, rest).await);
+        let deadline = Instant::now() + LAST_WRITES;
+        drop(timeout_at(deadline, rest).await);
         driver.jobs.shutdown().await;
+        let last = async {
+            while let Some(end) = driver.learned.ended().await {
+                self.learned_ended(&mut driver.learned, end);
+            }
+            driver.learned.begin_last(&self.state(), self.leadership.may_write());
+            if let Some(end) = driver.learned.ended().await {
+                self.learned_ended(&mut driver.learned, end);
+            }
+        };
+        drop(timeout_at(deadline, last).await);
         driver.learned.shutdown().await;
     }
 }

@@ -161,8 +161,9 @@ impl Autoscaler {
     /// Replaces the list of reporters that serve this service and so must report: the gateways in the gateway's own
     /// `EndpointSlice`, and the subscribed Envoys.
     ///
-    /// The current load of a reporter that is no longer listed is dropped, and its missing reports no longer matter. The load
-    /// that it reported before stays in the window: its successor reports only new load.
+    /// The missing reports of a reporter that is no longer listed do not matter. Its current load is dropped as soon as its
+    /// last report is not fresh: it may still end its requests. The load that it reported before stays in the window: its
+    /// successor reports only new load.
     pub fn list(
         &mut self,
         now: Moment,

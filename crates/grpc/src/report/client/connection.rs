@@ -21,6 +21,7 @@ use rouse_net::peers::{Dialer, PeerStream};
 use rouse_net::tls::{Alpn, ClientTls, TlsError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
 use tonic::{Status, Streaming};
 use tower_service::Service;
@@ -61,6 +62,8 @@ pub(super) struct ConnectionParts {
     pub(super) clock: TokioClock,
     /// Told when a controller has accepted the stream.
     pub(super) welcome: mpsc::Sender<SocketAddr>,
+    /// Streams end, once everything is sent.
+    pub(super) leave: CancellationToken,
 }
 
 /// Why a connection ended. No text contains a token.
@@ -111,9 +114,10 @@ impl ConnectionEnd {
 impl ConnectionParts {
     /// Connects, and reports until the connection ends.
     pub(super) async fn run(self: Arc<Self>, controller: SocketAddr) -> ConnectionEnd {
-        let stream = match self.connect(controller).await {
-            Ok(stream) => stream,
-            Err(end) => return end,
+        let stream = match self.leave.run_until_cancelled(self.connect(controller)).await {
+            Some(Ok(stream)) => stream,
+            Some(Err(end)) => return end,
+            None => return ConnectionEnd::Ended,
         };
         let (tasks, _end) = ConnectionTasks::new();
         let handshake = http2::Builder::new(tasks)
@@ -192,7 +196,7 @@ impl ConnectionParts {
         }
     }
 
-    /// Sends the state, then changes and heartbeats. Ends when the stream has ended.
+    /// Sends the state, then changes and heartbeats. Never returns: the controller's side of the stream ends last.
     async fn send(&self, outgoing: mpsc::Sender<ReporterMessage>) {
         if outgoing.send(message(Kind::Hello(self.hello.clone()))).await.is_err() {
             return pending().await;
@@ -207,8 +211,15 @@ impl ConnectionParts {
                 ticks = beats.borrow_and_update().ticks;
                 place.send(message(Kind::Loads(loads)));
             }
-            // The outbox holds the sender, so this does not fail.
-            beats.changed().await.ok();
+            tokio::select! {
+                biased;
+                // The outbox holds the sender, so this does not fail.
+                _changed = beats.changed() => {}
+                () = self.leave.cancelled() => {
+                    drop(outgoing);
+                    return pending().await;
+                }
+            }
             let beat = *beats.borrow_and_update();
             if beat.ticks != ticks && !self.outbox.has_news(&cursor) {
                 ticks = beat.ticks;

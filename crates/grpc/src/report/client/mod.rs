@@ -134,6 +134,7 @@ impl ReportClient {
             commands,
             clock,
             welcome,
+            leave: CancellationToken::new(),
         };
         let resolver = Arc::new(SystemResolver);
         Ok(Self { controllers, parts, welcomes, configs, resolver, feed, exists, random, metrics })
@@ -157,7 +158,7 @@ impl ReportClient {
         EnvoyReports(Arc::clone(&self.parts.outbox))
     }
 
-    /// Reports until `end`.
+    /// Reports until `end`, and then the last requests.
     pub async fn run(self, end: CancellationToken) {
         let reload = Arc::clone(&self.configs).watch(end.clone(), |news| match news {
             Ok(warnings) => warnings.iter().for_each(warn),
@@ -166,7 +167,7 @@ impl ReportClient {
             }
         });
         let discovery = Discovery::new(self.controllers.peers(), self.resolver);
-        let worker = Worker {
+        let mut worker = Worker {
             clock: self.parts.clock,
             parts: Arc::new(self.parts),
             feed: self.feed,
@@ -180,7 +181,11 @@ impl ReportClient {
             connections: JoinSet::new(),
             addresses: HashMap::new(),
         };
-        tokio::join!(reload, end.run_until_cancelled(worker.work()));
+        let work = async {
+            end.run_until_cancelled(worker.work()).await;
+            worker.leave().await;
+        };
+        tokio::join!(reload, work);
     }
 }
 

@@ -13,6 +13,7 @@ use rouse_net::clock::TokioClock;
 use rouse_net::peers::{Discovery, LookupError, MAX_PEERS, PeerSet};
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::timeout;
 
 use super::connection::{ConnectionEnd, ConnectionParts};
 use super::controllers::Controllers;
@@ -20,6 +21,8 @@ use super::{MeterExists, ReportClientMetrics};
 
 /// The shortest time between two readings: edges that come together are one message.
 const COALESCE: Duration = Duration::from_millis(10);
+/// How long the last readings may take to be sent.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often deleted services and routes are forgotten.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// How many welcomes wait for the worker: one of each connection at most.
@@ -63,8 +66,8 @@ enum Event {
 }
 
 impl Worker {
-    /// Works until it is dropped.
-    pub(super) async fn work(mut self) {
+    /// Works until it is cancelled.
+    pub(super) async fn work(&mut self) {
         let new = self.peers.set_resolved(self.discovery.address());
         self.name(&new);
         let now = self.clock.now();
@@ -90,6 +93,15 @@ impl Worker {
                 Event::LookedUp(result) => self.looked_up(result),
             }
         }
+    }
+
+    /// Sends what has changed since the last readings, and ends the streams: a controller sees a gateway that leaves, and not a
+    /// connection that breaks.
+    pub(super) async fn leave(mut self) {
+        self.parts.outbox.edge(self.feed.read());
+        self.parts.leave.cancel();
+        let connections = async { while self.connections.join_next().await.is_some() {} };
+        drop(timeout(LEAVE_TIMEOUT, connections).await);
     }
 
     /// Waits for the next event.

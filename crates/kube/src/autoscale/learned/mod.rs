@@ -1,7 +1,7 @@
 //! Keeps what idle policies have learned in `ConfigMap`s, so that a restart of the controller does not lose it.
 //!
 //! Every replica learns by itself, since it hears all reports. It reads the objects when it starts, for what was learned before,
-//! and the leader writes what has changed, rarely. What cannot be read is as if it was never learned.
+//! and the leader writes what has changed, rarely, and when it stops. What cannot be read is as if it was never learned.
 
 mod shards;
 mod store;
@@ -69,21 +69,32 @@ impl LearnedStateSync {
         if !self.job.is_empty() {
             return;
         }
-        let store = self.store.clone();
         if self.read_in != Some(term) {
             if now >= self.read_after {
                 self.read_after = now + RETRY;
+                let store = self.store.clone();
                 self.job.spawn(async move { LearnedEnd::Read { term, read: store.read().await } });
             }
         } else if leads && now >= self.write_after {
             self.write_after = now + EVERY;
-            let writes = state.learned_writes();
-            if !writes.is_empty() {
-                self.job.spawn(async move {
-                    let (updates, failure) = store.write(writes).await;
-                    LearnedEnd::Written { updates, failure }
-                });
-            }
+            self.write(state);
+        }
+    }
+
+    /// Begins to write what has changed since the last time, for the successor of this process.
+    pub(super) fn begin_last(&mut self, state: &AutoscaleState, leads: bool) {
+        if leads && self.job.is_empty() {
+            self.write(state);
+        }
+    }
+
+    fn write(&mut self, state: &AutoscaleState) {
+        let (store, writes) = (self.store.clone(), state.learned_writes());
+        if !writes.is_empty() {
+            self.job.spawn(async move {
+                let (updates, failure) = store.write(writes).await;
+                LearnedEnd::Written { updates, failure }
+            });
         }
     }
 

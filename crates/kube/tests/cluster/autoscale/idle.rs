@@ -172,21 +172,35 @@ async fn what_was_learned_is_kept_in_a_config_map_written_at_most_every_five_min
     scene.stop().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_restart_of_the_controller_loses_nothing_that_was_written() {
-    let mut scene = Scene::new(learned()).await;
-    callers(&mut scene, 8).await;
-    scene.seconds(330).await;
+/// Replaces the controller of a scene that has seen callers. Returns the scene, and how many gaps the last one had seen.
+async fn replaced(mut scene: Scene, end: impl AsyncFnOnce(Controller)) -> (Scene, f32) {
     let seen = gaps(&scene);
-    let first = scene.controllers.remove(0);
-    first.stop().await;
+    end(scene.controllers.remove(0)).await;
     scene.controllers.push(Controller::start(&scene.api, "two", |_| {}));
     scene.until("it leads", |scene| scene.autoscaler().view().leads).await;
     scene.seconds(1).await;
+    (scene, seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_is_killed_loses_nothing_that_was_written() {
+    let mut scene = Scene::new(learned()).await;
+    callers(&mut scene, 8).await;
+    scene.seconds(330).await;
+    let (mut scene, seen) = replaced(scene, Controller::kill).await;
     assert!((gaps(&scene) - seen).abs() < 0.1, "{} instead of {seen}", gaps(&scene));
     // The first gap has no known begin; from then on, it is as before.
     scene.until_replicas("cart", 0).await;
     assert!(callers(&mut scene, 4).await >= 3);
+    scene.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_stops_writes_what_it_learned_since_the_last_time() {
+    let mut scene = Scene::new(learned()).await;
+    callers(&mut scene, 8).await;
+    let (scene, seen) = replaced(scene, Controller::stop).await;
+    assert!((gaps(&scene) - seen).abs() < 0.1, "{} instead of {seen}", gaps(&scene));
     scene.stop().await;
 }
 
