@@ -13,6 +13,8 @@ mod sotw;
 mod stream;
 mod stream_end;
 mod subscription;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use access::{Access, ClientIdentity};
