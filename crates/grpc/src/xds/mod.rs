@@ -4,6 +4,7 @@ mod access;
 pub mod cache;
 mod clients;
 mod delta;
+pub(crate) mod fuzzing;
 mod metrics;
 pub mod names;
 pub mod resource_type;
