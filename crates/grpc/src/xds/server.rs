@@ -125,6 +125,7 @@ impl XdsServer {
 
     /// Also serves load reports (LRS). Its calls have the [`ClientIdentity`] in the extensions of their requests, and come from clients
     /// that may connect. The service ends its streams itself when the server stops.
+    #[allow(dead_code, reason = "the service of load reports calls it")]
     pub(crate) fn with_load_reports<L: load_stats::LoadReportingService>(mut self, load_reports: L) -> Self {
         let service = load_stats::LoadReportingServiceServer::new(load_reports)
             .max_decoding_message_size(self.parts.limits.request_bytes);
