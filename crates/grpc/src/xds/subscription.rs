@@ -143,6 +143,7 @@ impl Subscription {
         for name in subscribe {
             self.subscribe(name, first, view);
         }
+        self.recall();
         if first {
             // A first request without names is a wildcard, also if it unsubscribes from something.
             if subscribe.is_empty() && self.has_wildcard() {
@@ -169,6 +170,7 @@ impl Subscription {
             if std::mem::replace(&mut self.wildcard, true) {
                 self.force_all(view);
             }
+            self.recall();
             self.compare(view);
             return;
         }
@@ -177,6 +179,15 @@ impl Subscription {
         // What the client has from an earlier stream is not sent again, unless it differs.
         if !(first && self.has.contains_key(&name)) {
             self.force(name);
+        }
+    }
+
+    /// A response that is on its way may bring what the client has unsubscribed from and subscribed to again meanwhile.
+    fn recall(&mut self) {
+        for (name, version) in self.outstanding.iter().flat_map(|response| &response.sent) {
+            if version.is_some() && (self.wildcard || self.names.contains(name)) {
+                self.has.entry(Arc::clone(name)).or_insert(*version);
+            }
         }
     }
 
@@ -236,7 +247,9 @@ impl Subscription {
 
     /// Looks at all resources that the client wants.
     pub(super) fn compare(&mut self, view: &CacheView<'_>) {
-        let mut all: Vec<Arc<str>> = self.has.keys().chain(&self.names).map(Arc::clone).collect();
+        // What is due and was never sent may not exist any more.
+        let mut all: Vec<Arc<str>> =
+            self.has.keys().chain(&self.names).chain(&self.due).map(Arc::clone).collect();
         if self.wildcard {
             all.extend(view.names(self.kind).map(Arc::clone));
         }
@@ -250,7 +263,9 @@ impl Subscription {
         let (mut batch, mut bytes) = (Batch::default(), 0);
         for name in &self.due {
             let resource = view.get(self.kind, name);
-            let is_removal = resource.is_none() && self.has.contains_key(name) && !self.forced.contains(name);
+            // Endpoints that follow their cluster do not wait: without them, the client does not answer, and the wait would not end.
+            let follows = self.kind == ResourceType::Endpoints && self.forced.contains(name);
+            let is_removal = resource.is_none() && self.has.contains_key(name) && !follows;
             if is_removal && removals == Removals::Wait {
                 continue;
             }

@@ -120,7 +120,8 @@ pub(crate) fn remove(kind: ResourceType, name: &str) -> ResourceChange {
 /// An HTTP/2 connection.
 pub(crate) struct Connection {
     pub(crate) channel: Http2Channel,
-    pub(crate) task: JoinSet<()>,
+    /// Drives the connection while it is there.
+    pub(crate) _task: JoinSet<()>,
 }
 
 impl Connection {
@@ -129,7 +130,7 @@ impl Connection {
         let (sender, driver) = handshake.await.unwrap().unwrap();
         let mut task = JoinSet::new();
         task.spawn(async { driver.await.unwrap_or_default() });
-        Self { channel: Http2Channel(sender), task }
+        Self { channel: Http2Channel(sender), _task: task }
     }
 
     pub(crate) fn aggregated(&self) -> AggregatedDiscoveryServiceClient<Http2Channel> {
@@ -187,7 +188,7 @@ pub(crate) struct Nonce(ResourceType, String);
 pub(crate) struct Envoy {
     pub(crate) outgoing: mpsc::Sender<DeltaDiscoveryRequest>,
     pub(crate) incoming: Streaming<DeltaDiscoveryResponse>,
-    pub(crate) connection: Connection,
+    _connection: Connection,
     node: Option<Node>,
     barriers: u64,
     /// The versions that were received, for a reconnect.
@@ -201,7 +202,7 @@ impl Envoy {
         connection: Connection,
     ) -> Self {
         let node = Some(Node { id: "envoy-1".into(), ..Node::default() });
-        Self { outgoing, incoming, connection, node, barriers: 0, versions: HashMap::new() }
+        Self { outgoing, incoming, _connection: connection, node, barriers: 0, versions: HashMap::new() }
     }
 
     /// Sends a request. The first one of a stream says who the client is.
@@ -296,10 +297,10 @@ pub(crate) fn shown(response: &DeltaDiscoveryResponse) -> String {
     for resource in &response.resources {
         let value = resource.resource.as_ref().unwrap();
         assert_eq!(value.type_url, response.type_url);
-        line += &format!(" {}={}", resource.name, str::from_utf8(&value.value).unwrap());
+        line = format!("{line} {}={}", resource.name, str::from_utf8(&value.value).unwrap());
     }
     for name in &response.removed_resources {
-        line += &format!(" -{name}");
+        line = format!("{line} -{name}");
     }
     line
 }

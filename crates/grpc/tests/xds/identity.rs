@@ -149,7 +149,7 @@ async fn streams_of_one_name_share_a_limit_and_others_have_their_own() {
     let scene = Scene::with(limits, Access::Any);
     let (edge, other) = (certificate(&AUTHORITY, &[EDGE], &[]), certificate(&AUTHORITY, &[OTHER], &[]));
     let first = connect(&scene, ClientAuth::Required(AUTHORITY.ca()), Some(edge)).await.unwrap();
-    let again = Connection { channel: first.channel.clone(), task: JoinSet::new() };
+    let again = Connection { channel: first.channel.clone(), _task: JoinSet::new() };
     let _open = first.delta().await.unwrap();
     assert_eq!(again.delta().await.err().unwrap().code(), Code::ResourceExhausted);
     assert_eq!(scene.ended("too_many_streams_of_client"), 1);

@@ -3,6 +3,7 @@
 use http_body_util::{BodyExt as _, Full};
 use rouse_grpc::xds::resource_type::ResourceType;
 use rouse_grpc::xds::{Access, XdsLimits};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
@@ -36,7 +37,7 @@ async fn one_stream_more_than_the_limit_is_refused_until_one_ends() {
     ] {
         let scene = Scene::with(limits, Access::Any);
         let connection = scene.connect().await;
-        let again = || Connection { channel: connection.channel.clone(), task: tokio::task::JoinSet::new() };
+        let again = || Connection { channel: connection.channel.clone(), _task: JoinSet::new() };
         let mut first = again().delta().await.unwrap();
         let second = again().delta_endpoints().await.unwrap();
         let status = refused(again()).await;
