@@ -4,9 +4,11 @@ use prost::Message as _;
 use rouse_core::scale::{LoadTable, Reporter};
 use rouse_core::time::Moment;
 
+use crate::proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use crate::proto::externalscaler::ScaledObjectRef;
 use crate::report::stream_protocol::{StreamEvent, StreamProtocol};
 use crate::scaler::trigger::Trigger;
+use crate::xds::fuzzing::XdsStreams;
 
 /// Reads the messages of one stream of reports, one each 10 ms, into a load table. Returns how many were accepted.
 pub fn report_stream<'a>(messages: impl Iterator<Item = &'a [u8]>) -> usize {
@@ -42,6 +44,25 @@ pub fn trigger(encoded: &[u8]) -> bool {
     }
 }
 
+/// Reads the requests of an Envoy, on an incremental stream and on one of the state of the world, and changes resources between them.
+/// The first byte of each message says which. Returns how many requests were accepted.
+pub fn xds_stream<'a>(messages: impl Iterator<Item = &'a [u8]>) -> usize {
+    let (mut streams, mut accepted) = (XdsStreams::new(), 0);
+    for message in messages {
+        let Some((first, rest)) = message.split_first() else { continue };
+        let taken = match first % 4 {
+            0 => streams.change(first / 4, rest),
+            1 => DiscoveryRequest::decode(rest).is_ok_and(|request| streams.world_request(request)),
+            _ => DeltaDiscoveryRequest::decode(rest).is_ok_and(|request| streams.delta_request(request)),
+        };
+        if !taken {
+            return accepted;
+        }
+        accepted += 1;
+    }
+    accepted
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -50,6 +71,7 @@ mod tests {
     use crate::proto::report::load::Key;
     use crate::proto::report::reporter_message::Kind;
     use crate::proto::report::{Hello, Load, Loads, Parked, ReporterMessage};
+    use crate::xds::resource_type::ResourceType;
 
     /// Small numbers, and the largest ones.
     fn number() -> impl Strategy<Value = u64> {
@@ -102,6 +124,37 @@ mod tests {
         ]
     }
 
+    /// Requests that an Envoy may send, with names and nonces that are often right, changes of resources, and what is none of these.
+    fn envoy_message() -> impl Strategy<Value = Vec<u8>> {
+        let names = || prop::collection::vec("[a-c*]|(?s:.{0,9})", 0..4);
+        let url = prop_oneof![
+            9 => proptest::sample::select(ResourceType::ALL.to_vec()).prop_map(|kind| kind.url().to_owned()),
+            1 => "[a-z]{0,3}",
+        ];
+        let versions = prop::collection::hash_map("[a-c]", "[0-9a-f]{0,17}", 0..3);
+        let request = (url, names(), names(), versions, "[0-9]?", any::<bool>()).prop_map(
+            |(type_url, subscribe, unsubscribe, versions, response_nonce, rejected)| {
+                let request = DeltaDiscoveryRequest {
+                    type_url,
+                    resource_names_subscribe: subscribe,
+                    resource_names_unsubscribe: unsubscribe,
+                    initial_resource_versions: versions,
+                    response_nonce,
+                    error_detail: rejected.then(Default::default),
+                    ..DeltaDiscoveryRequest::default()
+                };
+                [&[2][..], &request.encode_to_vec()].concat()
+            },
+        );
+        let world = (names(), "[0-9]?").prop_map(|(resource_names, response_nonce)| {
+            let type_url = ResourceType::Endpoints.url().to_owned();
+            let request =
+                DiscoveryRequest { type_url, resource_names, response_nonce, ..DiscoveryRequest::default() };
+            [&[1][..], &request.encode_to_vec()].concat()
+        });
+        prop_oneof![9 => request, 3 => world, 3 => prop::collection::vec(any::<u8>(), 0..5)]
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -110,6 +163,12 @@ mod tests {
             let hello = ReporterMessage { kind: Some(Kind::Hello(Hello::default())) };
             messages.insert(0, hello.encode_to_vec());
             prop_assert!(report_stream(messages.iter().map(Vec::as_slice)) >= 1);
+        }
+
+        #[test]
+        fn no_request_of_an_envoy_panics(messages in prop::collection::vec(envoy_message(), 0..30)) {
+            let all = messages.len();
+            prop_assert!(xds_stream(messages.iter().map(Vec::as_slice)) <= all);
         }
 
         #[test]

@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry as Metrics;
 use rouse_grpc::report::client::ReportClientMetrics;
 use rouse_grpc::report::server::ReportMetrics;
 use rouse_grpc::scaler::ScalerMetrics;
+use rouse_grpc::xds::XdsMetrics;
 
 /// The names and types in the tables below these headings.
 fn told(headings: &[&str]) -> BTreeSet<(String, String)> {
@@ -30,10 +31,12 @@ fn registered(metrics: &Metrics) -> BTreeSet<(String, String)> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, metrics).unwrap();
     all.map(|name| {
-        // A family without samples has no type in the text. All families here are of counters.
-        let is_gauge = text.contains(&format!("# TYPE {name} gauge"));
+        // A family without samples has no type in the text. All families here are of counters, except for these.
+        let is_gauge = text.contains(&format!("# TYPE {name} gauge")) || name == "rouse_xds_resources";
         if is_gauge {
             (name.to_owned(), "gauge".to_owned())
+        } else if name == "rouse_xds_ack_seconds" {
+            (name.to_owned(), "histogram".to_owned())
         } else {
             (format!("{name}_total"), "counter".to_owned())
         }
@@ -42,12 +45,14 @@ fn registered(metrics: &Metrics) -> BTreeSet<(String, String)> {
 }
 
 #[test]
-fn the_page_has_every_metric_of_load_reports_and_of_the_scaler_and_no_other() {
+fn the_page_has_every_metric_of_load_reports_of_the_scaler_and_of_xds_and_no_other() {
     let mut metrics = Metrics::default();
     ReportClientMetrics::new(&mut metrics);
     ReportMetrics::new(&mut metrics);
     ScalerMetrics::new(&mut metrics);
+    XdsMetrics::new(&mut metrics);
     let there = registered(&metrics);
-    assert_eq!(there.len(), 8, "{metrics:?}");
-    assert_eq!(told(&["Metrics of load reports", "Metrics of the external scaler"]), there);
+    assert_eq!(there.len(), 17, "{metrics:?}");
+    let headings = ["Metrics of load reports", "Metrics of the external scaler", "Metrics of xDS"];
+    assert_eq!(told(&headings), there);
 }

@@ -185,7 +185,7 @@ impl<S: CallService> Connections<S> {
         let serve = async {
             match transport {
                 GrpcTransport::Plain => {
-                    self.http2(stream, CallerConnection::new(peer, Vec::new()), &permit).await
+                    self.http2(stream, CallerConnection::new(peer, Vec::new()), &permit).await;
                 }
                 GrpcTransport::Tls(tls) => {
                     let handshake = self.handshakes.take(source, cancel.clone(), self.clock.now());

@@ -166,3 +166,78 @@ fn content_hash(encoded: &[u8]) -> u64 {
     hasher.write(encoded);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(name: &str, content: Option<&'static str>) -> ResourceChange {
+        let encoded = content.map(|content| Bytes::from_static(content.as_bytes()));
+        ResourceChange { kind: ResourceType::Cluster, name: name.into(), encoded }
+    }
+
+    /// The names of what changed after a change.
+    fn since(cache: &ResourceCache, cursor: u64) -> Option<Vec<String>> {
+        let view = cache.view();
+        view.changes_since(cursor).map(|changes| changes.map(|(_, name)| name.to_string()).collect())
+    }
+
+    #[test]
+    fn only_changes_count_and_wake_streams_once_for_each_step() {
+        let cache = ResourceCache::default();
+        let mut newest = cache.watch();
+        cache.update([
+            change("a", Some("1")),
+            change("b", Some("1")),
+            change("a", Some("1")),
+            change("c", None),
+        ]);
+        assert!(newest.has_changed().unwrap());
+        assert_eq!(*newest.borrow_and_update(), 2);
+        assert_eq!(since(&cache, 0).unwrap(), ["a", "b"]);
+        cache.update([change("a", Some("1")), change("c", None)]);
+        cache.update([]);
+        assert!(!newest.has_changed().unwrap(), "nothing has changed");
+        cache.update([change("a", Some("2")), change("b", None)]);
+        assert_eq!(since(&cache, 2).unwrap(), ["a", "b"]);
+        assert_eq!(since(&cache, 4).unwrap(), [""; 0]);
+        assert_eq!(cache.count(ResourceType::Cluster), 1);
+    }
+
+    #[test]
+    fn a_version_is_the_hash_of_the_content() {
+        let (one, other) = (ResourceCache::default(), ResourceCache::default());
+        one.update([change("a", Some("1"))]);
+        let version = || one.version(ResourceType::Cluster, "a");
+        let first = version();
+        one.update([change("a", Some("2"))]);
+        assert_ne!(version(), first);
+        one.update([change("a", Some("1"))]);
+        assert_eq!(version(), first);
+        other.update([change("x", Some("y")), change("b", Some("1"))]);
+        assert_eq!(other.version(ResourceType::Cluster, "b"), first);
+        assert_eq!(other.version(ResourceType::Endpoints, "b"), None);
+    }
+
+    #[test]
+    fn a_stream_that_is_too_far_behind_is_told_so() {
+        let cache = ResourceCache::with_log(3);
+        for name in ["a", "b", "c", "d"] {
+            cache.update([change(name, Some("1"))]);
+        }
+        assert_eq!(since(&cache, 1).unwrap(), ["b", "c", "d"]);
+        assert_eq!(since(&cache, 0), None);
+    }
+
+    #[test]
+    fn the_encoded_resource_is_shared_and_not_copied() {
+        let cache = ResourceCache::default();
+        let encoded = Bytes::from(vec![1; 100]);
+        let kind = ResourceType::Endpoints;
+        cache.update([ResourceChange { kind, name: "a".into(), encoded: Some(encoded.clone()) }]);
+        let view = cache.view();
+        let resource = view.get(kind, "a").unwrap();
+        let message = super::super::wire::encoded(kind.url(), resource);
+        assert_eq!(message.value.as_ptr(), encoded.as_ptr());
+    }
+}

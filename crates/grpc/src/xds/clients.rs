@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::access::{ClientIdentity, LimitKey};
-use super::resource_type::ResourceType;
 use super::stream_end::StreamEnd;
 
 /// A connected client.
@@ -27,14 +26,14 @@ pub(super) trait ClientStream: Send + Sync {
     /// What the client calls itself.
     fn node_id(&self) -> String;
 
-    /// The names of a type that the client is subscribed to.
-    fn names(&self, kind: ResourceType) -> Vec<Arc<str>>;
+    /// The names whose endpoints the client is subscribed to, in order.
+    fn endpoint_names(&self) -> Vec<Arc<str>>;
 
-    /// What the client knows of a resource.
-    fn knows(&self, kind: ResourceType, name: &str) -> ClientKnowledge;
+    /// What the client knows of the endpoints of this name.
+    fn knows(&self, name: &str) -> ClientKnowledge;
 }
 
-/// What a client knows of a resource.
+/// What a client knows of the endpoints of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientKnowledge {
     /// It is not subscribed to it.
@@ -126,9 +125,9 @@ impl Clients {
         streams.map(|(number, entry)| (*number, entry.identity.clone(), Arc::clone(&entry.stream))).collect()
     }
 
-    /// Whether all clients that are subscribed to a resource have acknowledged this version; `None`: that there is none.
-    pub(super) fn acknowledged(&self, kind: ResourceType, name: &str, version: Option<u64>) -> bool {
-        self.streams().iter().all(|(_, _, stream)| match stream.knows(kind, name) {
+    /// Whether all clients that are subscribed to the endpoints of a name have acknowledged this version; `None`: that there are none.
+    pub(super) fn acknowledged(&self, name: &str, version: Option<u64>) -> bool {
+        self.streams().iter().all(|(_, _, stream)| match stream.knows(name) {
             ClientKnowledge::NotSubscribed => true,
             ClientKnowledge::NotAcknowledged => false,
             ClientKnowledge::Acknowledged(known) => known == version,
@@ -138,7 +137,7 @@ impl Clients {
     /// All clients, in the order in which they connected.
     pub(super) fn list(&self) -> Vec<ConnectedClient> {
         let client = |(number, identity, stream): (u64, ClientIdentity, Arc<dyn ClientStream>)| {
-            let endpoints = stream.names(ResourceType::Endpoints);
+            let endpoints = stream.endpoint_names();
             ConnectedClient { identity, node_id: stream.node_id(), stream: number, endpoints }
         };
         self.streams().into_iter().map(client).collect()

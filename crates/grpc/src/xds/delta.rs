@@ -12,9 +12,13 @@ use super::clients::ClientKnowledge;
 use super::metrics::SentResponse;
 use super::resource_type::{PerType, ResourceType};
 use super::stream::StreamRules;
-use super::subscription::{Outstanding, Subscription};
+use super::subscription::{Batch, Removals, Subscription};
 use super::wire;
 use crate::proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+
+/// How long clusters stay after a reconnect until the client has asked for listeners and routes. Its routes may name them, and change
+/// with what it is sent next. A client that has neither must lose them in the end.
+const RESUME_GRACE: Duration = Duration::from_secs(5);
 
 /// How much one stream may use.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +64,6 @@ pub(crate) struct ClientAnswer {
 pub(crate) struct DeltaResponse {
     /// The URL of the type.
     pub(crate) url: Arc<str>,
-    pub(crate) kind: Option<ResourceType>,
     pub(crate) nonce: u64,
     pub(crate) resources: Vec<(Arc<str>, Arc<Resource>)>,
     pub(crate) removed: Vec<Arc<str>>,
@@ -75,6 +78,8 @@ pub(crate) struct DeltaStream {
     types: PerType<Subscription>,
     /// Clusters that were sent, and whose endpoints were not sent after them.
     endpoints_due: HashSet<Arc<str>>,
+    /// Until when clusters stay; `None`: the client had none when it connected, or the time is over.
+    grace: Option<Moment>,
     /// The number of the last change that was looked at.
     cursor: u64,
     nonces: u64,
@@ -90,6 +95,7 @@ impl DeltaStream {
             only: None,
             types: PerType::by(Subscription::new),
             endpoints_due: HashSet::new(),
+            grace: None,
             cursor: 0,
             nonces: 0,
             unknown: Vec::new(),
@@ -119,10 +125,14 @@ impl DeltaStream {
             }
             (None, None) => return self.unknown_type(&request).map(|()| None),
         };
-        let answer = self.answer(kind, &request, now);
         let subscription = self.types.of_mut(kind);
+        let rejected = request.error_detail.map(|status| status.message);
+        let answer = subscription.answer(&request.response_nonce, rejected, now);
         if !subscription.used {
             let versions = request.initial_resource_versions;
+            if kind == ResourceType::Cluster && !versions.is_empty() {
+                self.grace = Some(now + RESUME_GRACE);
+            }
             let parse = |version: String| u64::from_str_radix(&version, 16).ok();
             let has =
                 versions.into_iter().map(|(name, version)| (view.shared_name(kind, &name), parse(version)));
@@ -145,10 +155,14 @@ impl DeltaStream {
     /// What can be sent now.
     pub(crate) fn respond(&mut self, view: &CacheView<'_>, now: Moment) -> Vec<DeltaResponse> {
         self.catch_up(view);
-        let mut responses = std::mem::take(&mut self.unknown);
+        let has_asked =
+            self.types.of(ResourceType::Listener).used && self.types.of(ResourceType::Routes).used;
+        self.grace.take_if(|until| has_asked || now >= *until);
+        let mut responses = Vec::new();
         for kind in ResourceType::ALL {
             responses.extend(self.respond_of(kind, view, now));
         }
+        responses.append(&mut self.unknown);
         responses
     }
 
@@ -174,23 +188,6 @@ impl DeltaStream {
         self.cursor = view.newest();
     }
 
-    /// What the request says of the last response of its type.
-    fn answer(
-        &mut self,
-        kind: ResourceType,
-        request: &DeltaDiscoveryRequest,
-        now: Moment,
-    ) -> Option<ClientAnswer> {
-        let nonce = request.response_nonce.as_str();
-        let subscription = self.types.of_mut(kind);
-        // Another nonce is of an earlier response: it says nothing of this one.
-        let response = subscription.outstanding.take_if(|response| response.nonce.to_string() == nonce)?;
-        let Outstanding { at, sent, .. } = response;
-        let rejected = request.error_detail.as_ref().map(|status| status.message.clone());
-        subscription.answered(&sent, rejected.is_some());
-        Some(ClientAnswer { kind, after: now.since(at), resources: sent, rejected })
-    }
-
     /// A type that is not served: the client is told that nothing of it exists, so that it does not wait for it.
     fn unknown_type(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), RequestViolation> {
         if request.type_url.is_empty() {
@@ -205,7 +202,6 @@ impl DeltaStream {
         let removed = names.iter().filter(|name| *name != "*").map(|name| name.as_str().into()).collect();
         self.unknown.push(DeltaResponse {
             url: request.type_url.as_str().into(),
-            kind: None,
             nonce: self.nonces,
             resources: Vec::new(),
             removed,
@@ -217,56 +213,30 @@ impl DeltaStream {
         if self.types.of(kind).outstanding.is_some() || !self.may_change(kind) {
             return None;
         }
-        let removals = self.may_remove(kind);
+        let removals = self.removals(kind);
         let subscription = self.types.of_mut(kind);
-        let (mut resources, mut removed, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for name in &subscription.due {
-            let resource = view.get(kind, name);
-            let size = name.len() + resource.map_or(0, |resource| resource.encoded.len());
-            if resource.is_none() && !removals && subscription.has(name) && !subscription.is_forced(name) {
-                continue;
-            }
-            if bytes > 0 && bytes + size > self.bounds.response {
-                break;
-            }
-            bytes += size;
-            match resource {
-                Some(resource) => resources.push((Arc::clone(name), Arc::clone(resource))),
-                None => removed.push(Arc::clone(name)),
-            }
-        }
-        let answer_due = std::mem::take(&mut subscription.answer_due);
-        if resources.is_empty() && removed.is_empty() && !answer_due {
+        let batch = subscription.take(view, self.bounds.response, removals);
+        if batch.is_empty() && !subscription.answer_due {
             return None;
         }
-        let versions = resources.iter().map(|(name, resource)| (Arc::clone(name), Some(resource.version)));
-        let sent: Vec<_> = versions.chain(removed.iter().map(|name| (Arc::clone(name), None))).collect();
-        for (name, version) in &sent {
-            subscription.send(name, *version);
-        }
         self.nonces += 1;
-        subscription.outstanding = Some(Outstanding { nonce: self.nonces, at: now, sent });
-        self.after(kind, &resources, &removed);
-        Some(DeltaResponse {
-            url: kind.url().into(),
-            kind: Some(kind),
-            nonce: self.nonces,
-            resources,
-            removed,
-        })
+        subscription.send(self.nonces, now, &batch);
+        self.after(kind, &batch);
+        let Batch { resources, removed } = batch;
+        Some(DeltaResponse { url: kind.url().into(), nonce: self.nonces, resources, removed })
     }
 
     /// Clusters are followed by their endpoints: until they come, Envoy does not use the cluster, and does not answer.
-    fn after(&mut self, kind: ResourceType, resources: &[(Arc<str>, Arc<Resource>)], removed: &[Arc<str>]) {
-        let names = resources.iter().map(|(name, _)| name);
+    fn after(&mut self, kind: ResourceType, batch: &Batch) {
+        let names = batch.resources.iter().map(|(name, _)| name);
         match kind {
             ResourceType::Cluster => {
-                for name in removed {
+                for name in &batch.removed {
                     self.endpoints_due.remove(name);
                 }
                 let endpoints = self.types.of_mut(ResourceType::Endpoints);
                 for name in names {
-                    if endpoints.wants_by_name(name) {
+                    if endpoints.names().contains(name) {
                         endpoints.force(Arc::clone(name));
                     } else {
                         self.endpoints_due.insert(Arc::clone(name));
@@ -294,16 +264,15 @@ impl DeltaStream {
     }
 
     /// Whether removals of a type may go now. Clusters wait until no route names them.
-    fn may_remove(&self, kind: ResourceType) -> bool {
-        let is_quiet = |kind: ResourceType| {
-            let subscription = self.types.of(kind);
-            subscription.due.is_empty() && subscription.outstanding.is_none()
+    fn removals(&self, kind: ResourceType) -> Removals {
+        let first = match kind {
+            ResourceType::Cluster => [ResourceType::Listener, ResourceType::Routes].as_slice(),
+            ResourceType::Endpoints => &[ResourceType::Cluster],
+            ResourceType::Listener | ResourceType::Routes => &[],
         };
-        match kind {
-            ResourceType::Cluster => is_quiet(ResourceType::Listener) && is_quiet(ResourceType::Routes),
-            ResourceType::Endpoints => is_quiet(ResourceType::Cluster),
-            ResourceType::Listener | ResourceType::Routes => true,
-        }
+        let stays = kind == ResourceType::Cluster && self.grace.is_some();
+        let quiet = !stays && first.iter().all(|kind| self.types.of(*kind).is_quiet());
+        if quiet { Removals::Go } else { Removals::Wait }
     }
 }
 
@@ -328,19 +297,21 @@ impl StreamRules for DeltaStream {
         Self::respond(self, view, now).into_iter().map(wire::delta_message).collect()
     }
 
+    fn wake_after(&self, now: Moment) -> Option<Duration> {
+        self.grace.map(|until| until.since(now))
+    }
+
     fn measure(response: &DeltaDiscoveryResponse) -> Option<SentResponse> {
         let kind = ResourceType::of_url(&response.type_url)?;
         let resources = response.resources.len() + response.removed_resources.len();
         Some(SentResponse { kind, resources, bytes: response.encoded_len() })
     }
 
-    fn names(&self, kind: ResourceType) -> Vec<Arc<str>> {
-        let mut names: Vec<Arc<str>> = self.types.of(kind).names().iter().map(Arc::clone).collect();
-        names.sort_unstable();
-        names
+    fn endpoint_names(&self) -> Vec<Arc<str>> {
+        self.types.of(ResourceType::Endpoints).sorted_names()
     }
 
-    fn knows(&self, kind: ResourceType, name: &str) -> ClientKnowledge {
-        self.types.of(kind).knows(name)
+    fn knows(&self, name: &str) -> ClientKnowledge {
+        self.types.of(ResourceType::Endpoints).knows(name)
     }
 }

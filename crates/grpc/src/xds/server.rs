@@ -26,7 +26,8 @@ use super::cache::ResourceCache;
 use super::clients::{ClientLimits, Clients, ConnectedClient};
 use super::delta::{DeltaStream, StreamBounds};
 use super::metrics::XdsMetrics;
-use super::resource_type::ResourceType;
+use super::resource_type::{PerType, ResourceType};
+use super::sotw::{SotwCall, SotwStream};
 use super::stream::{SharedStream, StreamRules, StreamTask};
 use super::stream_end::StreamEnd;
 use crate::connections::{CallerConnection, Connections, GrpcLimits, GrpcTransport};
@@ -124,6 +125,7 @@ impl XdsServer {
 
     /// Also serves load reports (LRS). Its calls have the [`ClientIdentity`] in the extensions of their requests, and come from clients
     /// that may connect. The service ends its streams itself when the server stops.
+    #[allow(dead_code, reason = "the service of load reports calls it")]
     pub(crate) fn with_load_reports<L: load_stats::LoadReportingService>(mut self, load_reports: L) -> Self {
         let service = load_stats::LoadReportingServiceServer::new(load_reports)
             .max_decoding_message_size(self.parts.limits.request_bytes);
@@ -151,25 +153,28 @@ impl XdsServer {
         self.parts.clients.list()
     }
 
-    /// Whether every connected client that is subscribed to a resource has acknowledged this version of it; `None`: that it does not
-    /// exist. Also true if no client is subscribed.
-    pub fn acknowledged(&self, kind: ResourceType, name: &str, version: Option<u64>) -> bool {
-        self.parts.clients.acknowledged(kind, name, version)
+    /// Whether every connected client that is subscribed to the endpoints of a name has accepted this version of them, which
+    /// [`ResourceCache::version`] says; `None`: that there are none. Also true if no client is subscribed. A client that rejects it, or
+    /// that has a newer version, has not accepted it.
+    pub fn acknowledged_endpoints(&self, name: &str, version: Option<u64>) -> bool {
+        self.parts.clients.acknowledged(name, version)
     }
 
-    /// Changes whenever [`XdsServer::clients`] or [`XdsServer::acknowledged`] may have changed.
+    /// Changes whenever [`XdsServer::clients`] or [`XdsServer::acknowledged_endpoints`] may have changed.
     pub fn watch_clients(&self) -> watch::Receiver<u64> {
         self.parts.clients.watch()
     }
 
     fn connections(&self) -> Connections<Router> {
         let XdsLimits { streams, streams_per_client, request_bytes, .. } = self.parts.limits;
+        // Many Envoys may come from one address, with one connection each.
         let limits = GrpcLimits {
             connections: streams.saturating_mul(2),
-            per_source: streams_per_client,
+            per_source: streams,
             handshakes: 64,
-            // An Envoy that does not use the aggregated stream has one stream for each cluster.
-            calls: u32::try_from(streams_per_client).unwrap_or(u32::MAX),
+            // An Envoy that does not use the aggregated stream has one stream for each cluster. Some more, so that one over the limit
+            // gets a status: HTTP/2 would let it wait in silence.
+            calls: u32::try_from(streams_per_client.saturating_add(16)).unwrap_or(u32::MAX),
             idle: Duration::from_mins(1),
             call_window: 256 * 1024,
             connection_window: 1024 * 1024,
@@ -218,6 +223,8 @@ impl XdsServer {
             stream,
             incoming: request.into_inner(),
             outgoing,
+            requests: 0,
+            rejected: PerType::default(),
         };
         let (metrics, guard) = (self.parts.metrics.clone(), self.parts.metrics.stream());
         self.tasks.spawn(async move {
@@ -276,9 +283,9 @@ impl AggregatedDiscoveryService for DiscoveryCalls {
 
     async fn stream_aggregated_resources(
         &self,
-        _request: Request<Streaming<discovery::DiscoveryRequest>>,
+        request: Request<Streaming<discovery::DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("set api_type to DELTA_GRPC"))
+        self.0.open(request, SotwStream::new(SotwCall::Aggregated, self.0.bounds()))
     }
 
     async fn delta_aggregated_resources(
@@ -296,9 +303,9 @@ impl EndpointDiscoveryService for DiscoveryCalls {
 
     async fn stream_endpoints(
         &self,
-        _request: Request<Streaming<discovery::DiscoveryRequest>>,
+        request: Request<Streaming<discovery::DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamEndpointsStream>, Status> {
-        Err(Status::unimplemented("set api_type to DELTA_GRPC"))
+        self.0.open(request, SotwStream::new(SotwCall::Endpoints, self.0.bounds()))
     }
 
     async fn delta_endpoints(

@@ -1,11 +1,13 @@
 //! One stream: reads the requests of a client, and sends what its rules say, in a task of its own.
 
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rouse_core::time::Moment;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Code, Status, Streaming};
 
 use super::access::ClientIdentity;
@@ -13,10 +15,12 @@ use super::cache::CacheView;
 use super::clients::{ClientKnowledge, ClientStream};
 use super::delta::{ClientAnswer, RequestViolation};
 use super::metrics::SentResponse;
-use super::resource_type::ResourceType;
+use super::resource_type::PerType;
 use super::server::ServerParts;
 use super::stream_end::StreamEnd;
 
+/// How long a stream may take to send its first request.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a response waits for the client to read the ones before it.
 const SEND_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest node id and the longest text of a rejection that is kept or logged, in bytes.
@@ -41,14 +45,17 @@ pub(super) trait StreamRules: Send + 'static {
     /// What can be sent now.
     fn respond(&mut self, view: &CacheView<'_>, now: Moment) -> Vec<Self::Response>;
 
+    /// When to ask for responses again, without a request or a change.
+    fn wake_after(&self, now: Moment) -> Option<Duration>;
+
     /// What is counted of a response.
     fn measure(response: &Self::Response) -> Option<SentResponse>;
 
-    /// The names of a type that the client is subscribed to.
-    fn names(&self, kind: ResourceType) -> Vec<Arc<str>>;
+    /// The names whose endpoints the client is subscribed to, in order.
+    fn endpoint_names(&self) -> Vec<Arc<str>>;
 
-    /// What the client knows of a resource.
-    fn knows(&self, kind: ResourceType, name: &str) -> ClientKnowledge;
+    /// What the client knows of the endpoints of this name.
+    fn knows(&self, name: &str) -> ClientKnowledge;
 }
 
 /// The state of one stream. The server asks it what the client knows.
@@ -72,12 +79,12 @@ impl<R: StreamRules> ClientStream for SharedStream<R> {
         self.node_id.get().cloned().unwrap_or_default()
     }
 
-    fn names(&self, kind: ResourceType) -> Vec<Arc<str>> {
-        self.rules().names(kind)
+    fn endpoint_names(&self) -> Vec<Arc<str>> {
+        self.rules().endpoint_names()
     }
 
-    fn knows(&self, kind: ResourceType, name: &str) -> ClientKnowledge {
-        self.rules().knows(kind, name)
+    fn knows(&self, name: &str) -> ClientKnowledge {
+        self.rules().knows(name)
     }
 }
 
@@ -89,6 +96,10 @@ pub(super) struct StreamTask<R: StreamRules> {
     pub(super) stream: Arc<SharedStream<R>>,
     pub(super) incoming: Streaming<R::Request>,
     pub(super) outgoing: mpsc::Sender<R::Response>,
+    /// How many requests there were.
+    pub(super) requests: u64,
+    /// The hash of what was rejected last, for each type.
+    pub(super) rejected: PerType<Option<u64>>,
 }
 
 impl<R: StreamRules> StreamTask<R> {
@@ -96,15 +107,20 @@ impl<R: StreamRules> StreamTask<R> {
     pub(super) async fn run(mut self) -> StreamEnd {
         // Before the first look at the cache: a change after it wakes the stream.
         let mut changes = self.server.cache.watch();
+        let first_deadline = Instant::now() + FIRST_REQUEST_TIMEOUT;
         loop {
+            let wake = self.stream.rules().wake_after(self.server.clock.now());
+            let wake_at = wake.map(|after| Instant::now() + after);
             let next = tokio::select! {
                 () = self.server.stop.cancelled() => return StreamEnd::Stopping,
                 () = self.outgoing.closed() => return StreamEnd::Broken,
+                () = sleep_until(first_deadline), if self.requests == 0 => return StreamEnd::NoRequest,
                 message = self.incoming.message() => match message {
                     Ok(Some(request)) => self.take(request),
                     Ok(None) => return StreamEnd::Left,
                     Err(status) => return self.unreadable(&status),
                 },
+                () = sleep_until(wake_at.unwrap_or(first_deadline)), if wake_at.is_some() => Ok(()),
                 // The server keeps the cache, so that this is never an error.
                 _ = changes.changed() => Ok(()),
             };
@@ -117,7 +133,8 @@ impl<R: StreamRules> StreamTask<R> {
         }
     }
 
-    fn take(&self, request: R::Request) -> Result<(), StreamEnd> {
+    fn take(&mut self, request: R::Request) -> Result<(), StreamEnd> {
+        self.requests += 1;
         if let Some(node_id) = R::node_id(&request) {
             self.stream.node_id.get_or_init(|| shorten(node_id));
         }
@@ -133,12 +150,17 @@ impl<R: StreamRules> StreamTask<R> {
         Ok(())
     }
 
-    fn answered(&self, answer: &ClientAnswer) {
+    fn answered(&mut self, answer: &ClientAnswer) {
         let ClientAnswer { kind, after, resources, rejected } = answer;
         self.server.metrics.answered(*kind, rejected.is_some(), *after);
         let Some(rejected) = rejected else { return };
+        // A client that subscribes again and again to what it rejects must not fill the log.
+        let mut hasher = DefaultHasher::new();
+        resources.hash(&mut hasher);
+        if self.rejected.of_mut(*kind).replace(hasher.finish()) == Some(hasher.finish()) {
+            return;
+        }
         let (client, node_id) = (self.identity.to_string(), self.stream.node_id());
-        // Each content is sent and rejected once, so that this does not repeat.
         let first = resources.first().map_or("", |(name, _)| name);
         let (number, reason) = (resources.len(), shorten(rejected));
         tracing::warn!(

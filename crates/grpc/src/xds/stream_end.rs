@@ -20,6 +20,8 @@ pub(super) enum StreamEnd {
     Malformed(String),
     #[error("a request has more than {0} bytes, which is the limit")]
     Oversized(usize),
+    #[error("the stream has sent no request in time")]
+    NoRequest,
     #[error("the client does not read its responses")]
     Unread,
     #[error("{0} streams are open, which is the limit")]
@@ -45,6 +47,7 @@ impl StreamEnd {
             Self::Violation(RequestViolation::NotIncremental { .. }) => "not_incremental",
             Self::Malformed(_) => "malformed",
             Self::Oversized(_) => "oversized",
+            Self::NoRequest => "no_request",
             Self::Unread => "unread",
             Self::TooManyStreams(_) => "too_many_streams",
             Self::TooManyOfClient(_) => "too_many_streams_of_client",
@@ -65,6 +68,7 @@ impl StreamEnd {
             | Self::TooManyOfClient(_) => Code::ResourceExhausted,
             Self::Violation(RequestViolation::NotIncremental { .. }) => Code::Unimplemented,
             Self::Violation(_) | Self::Malformed(_) => Code::InvalidArgument,
+            Self::NoRequest => Code::DeadlineExceeded,
             Self::Denied { .. } => Code::PermissionDenied,
         };
         Some(Status::new(code, self.to_string()))

@@ -5,20 +5,42 @@ use std::sync::Arc;
 
 use rouse_core::time::Moment;
 
-use super::cache::CacheView;
+use super::cache::{CacheView, Resource};
 use super::clients::ClientKnowledge;
+use super::delta::ClientAnswer;
 use super::resource_type::ResourceType;
 
 /// The name that means all resources, of the types that allow it.
 const ALL: &str = "*";
 
+/// Whether what a client has may be removed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removals {
+    Go,
+    /// Something else goes first.
+    Wait,
+}
+
 /// A response that the client has not answered yet.
 #[derive(Debug)]
 pub(super) struct Outstanding {
-    pub(super) nonce: u64,
-    pub(super) at: Moment,
+    nonce: u64,
+    at: Moment,
     /// Names with the versions that were sent; `None`: the removal.
-    pub(super) sent: Vec<(Arc<str>, Option<u64>)>,
+    sent: Vec<(Arc<str>, Option<u64>)>,
+}
+
+/// What goes into one response.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) resources: Vec<(Arc<str>, Arc<Resource>)>,
+    pub(super) removed: Vec<Arc<str>>,
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.resources.is_empty() && self.removed.is_empty()
+    }
 }
 
 /// One type on one stream.
@@ -37,7 +59,7 @@ pub(super) struct Subscription {
     /// What the client gets even if it has it, or if it does not exist.
     forced: HashSet<Arc<str>>,
     /// What differs from what the client has, as of the stream's cursor.
-    pub(super) due: BTreeSet<Arc<str>>,
+    due: BTreeSet<Arc<str>>,
     /// The first answer to a wildcard is sent even if there is no resource: without it, Envoy waits until its timeout.
     pub(super) answer_due: bool,
     pub(super) outstanding: Option<Outstanding>,
@@ -69,14 +91,16 @@ impl Subscription {
         self.wildcard || self.names.contains(name)
     }
 
-    /// Whether the client wants this one because it named it.
-    pub(super) fn wants_by_name(&self, name: &str) -> bool {
-        self.names.contains(name)
+    /// The names that the client has subscribed to, in order.
+    pub(super) fn sorted_names(&self) -> Vec<Arc<str>> {
+        let mut names: Vec<Arc<str>> = self.names.iter().map(Arc::clone).collect();
+        names.sort_unstable();
+        names
     }
 
-    /// Whether this resource is sent for another reason than a change.
-    pub(super) fn is_forced(&self, name: &str) -> bool {
-        self.forced.contains(name)
+    /// Whether nothing is due, and no answer is awaited.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.due.is_empty() && self.outstanding.is_none()
     }
 
     /// What the client knows of a resource.
@@ -88,16 +112,21 @@ impl Subscription {
         known.map_or(ClientKnowledge::NotAcknowledged, |version| ClientKnowledge::Acknowledged(*version))
     }
 
-    /// The client has accepted or rejected a response.
-    pub(super) fn answered(&mut self, sent: &[(Arc<str>, Option<u64>)], rejected: bool) {
-        if rejected || self.kind != ResourceType::Endpoints {
-            return;
+    /// Takes what a request says of the last response. `rejected`: why the client rejects it.
+    pub(super) fn answer(
+        &mut self,
+        nonce: &str,
+        rejected: Option<String>,
+        now: Moment,
+    ) -> Option<ClientAnswer> {
+        // Another nonce is of an earlier response: it says nothing of this one.
+        let response = self.outstanding.take_if(|response| response.nonce.to_string() == nonce)?;
+        let Outstanding { at, sent, .. } = response;
+        if rejected.is_none() && self.kind == ResourceType::Endpoints {
+            let wanted = sent.iter().filter(|(name, _)| self.wants(name)).cloned().collect::<Vec<_>>();
+            self.acknowledged.extend(wanted);
         }
-        for (name, version) in sent {
-            if self.wants(name) {
-                self.acknowledged.insert(Arc::clone(name), *version);
-            }
-        }
+        Some(ClientAnswer { kind: self.kind, after: now.since(at), resources: sent, rejected })
     }
 
     /// Takes the first request of a stream: what the client still has from an earlier stream.
@@ -114,6 +143,7 @@ impl Subscription {
         for name in subscribe {
             self.subscribe(name, first, view);
         }
+        self.recall();
         if first {
             // A first request without names is a wildcard, also if it unsubscribes from something.
             if subscribe.is_empty() && self.has_wildcard() {
@@ -140,6 +170,7 @@ impl Subscription {
             if std::mem::replace(&mut self.wildcard, true) {
                 self.force_all(view);
             }
+            self.recall();
             self.compare(view);
             return;
         }
@@ -148,6 +179,15 @@ impl Subscription {
         // What the client has from an earlier stream is not sent again, unless it differs.
         if !(first && self.has.contains_key(&name)) {
             self.force(name);
+        }
+    }
+
+    /// A response that is on its way may bring what the client has unsubscribed from and subscribed to again meanwhile.
+    fn recall(&mut self) {
+        for (name, version) in self.outstanding.iter().flat_map(|response| &response.sent) {
+            if version.is_some() && (self.wildcard || self.names.contains(name)) {
+                self.has.entry(Arc::clone(name)).or_insert(*version);
+            }
         }
     }
 
@@ -207,7 +247,9 @@ impl Subscription {
 
     /// Looks at all resources that the client wants.
     pub(super) fn compare(&mut self, view: &CacheView<'_>) {
-        let mut all: Vec<Arc<str>> = self.has.keys().chain(&self.names).map(Arc::clone).collect();
+        // What is due and was never sent may not exist any more.
+        let mut all: Vec<Arc<str>> =
+            self.has.keys().chain(&self.names).chain(&self.due).map(Arc::clone).collect();
         if self.wildcard {
             all.extend(view.names(self.kind).map(Arc::clone));
         }
@@ -216,8 +258,43 @@ impl Subscription {
         }
     }
 
-    /// A resource or its removal goes into a response.
-    pub(super) fn send(&mut self, name: &Arc<str>, version: Option<u64>) {
+    /// What is due, up to this many bytes. A larger resource goes alone. `removals`: whether what the client has may be removed now.
+    pub(super) fn take(&self, view: &CacheView<'_>, limit: usize, removals: Removals) -> Batch {
+        let (mut batch, mut bytes) = (Batch::default(), 0);
+        for name in &self.due {
+            let resource = view.get(self.kind, name);
+            // Endpoints that follow their cluster do not wait: without them, the client does not answer, and the wait would not end.
+            let follows = self.kind == ResourceType::Endpoints && self.forced.contains(name);
+            let is_removal = resource.is_none() && self.has.contains_key(name) && !follows;
+            if is_removal && removals == Removals::Wait {
+                continue;
+            }
+            let size = name.len() + resource.map_or(0, |resource| resource.encoded.len());
+            if bytes > 0 && bytes + size > limit {
+                break;
+            }
+            bytes += size;
+            match resource {
+                Some(resource) => batch.resources.push((Arc::clone(name), Arc::clone(resource))),
+                None => batch.removed.push(Arc::clone(name)),
+            }
+        }
+        batch
+    }
+
+    /// A response goes out.
+    pub(super) fn send(&mut self, nonce: u64, at: Moment, batch: &Batch) {
+        let versions = batch.resources.iter().map(|(name, resource)| (name, Some(resource.version)));
+        let all = versions.chain(batch.removed.iter().map(|name| (name, None)));
+        let sent: Vec<_> = all.map(|(name, version)| (Arc::clone(name), version)).collect();
+        for (name, version) in &sent {
+            self.set_sent(name, *version);
+        }
+        self.answer_due = false;
+        self.outstanding = Some(Outstanding { nonce, at, sent });
+    }
+
+    fn set_sent(&mut self, name: &Arc<str>, version: Option<u64>) {
         self.due.remove(name);
         self.forced.remove(name);
         match version {
@@ -226,8 +303,12 @@ impl Subscription {
         }
     }
 
-    /// Whether the client has some version of this resource.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.has.contains_key(name)
+    /// Forgets what is due of resources that do not exist, for a protocol that cannot say so.
+    pub(super) fn skip_missing(&mut self, view: &CacheView<'_>) {
+        let missing = self.due.iter().filter(|name| view.get(self.kind, name).is_none());
+        let missing: Vec<Arc<str>> = missing.map(Arc::clone).collect();
+        for name in missing {
+            self.set_sent(&name, None);
+        }
     }
 }
