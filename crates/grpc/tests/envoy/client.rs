@@ -14,15 +14,18 @@ pub(crate) async fn ask(envoy: SocketAddr, host: &str, path: &str) -> (u16, Stri
     (answer.status().as_u16(), String::from_utf8_lossy(answer.body()).into_owned())
 }
 
-/// The addresses that answered [`REQUESTS`] requests; empty if Envoy had no endpoint for any of them.
+/// The addresses that answered [`REQUESTS`] requests; empty if Envoy has no endpoint for any of them. It is one or the other: all
+/// requests are answered, or none.
 pub(crate) async fn who_answers(envoy: SocketAddr, host: &str) -> BTreeSet<SocketAddr> {
-    let mut answered = BTreeSet::new();
+    let (mut answered, mut refused) = (BTreeSet::new(), 0);
     for number in 0..REQUESTS {
         match ask(envoy, host, "/").await {
             (200, address) => _ = answered.insert(address.parse().unwrap()),
-            (503, body) if body == "no healthy upstream" => {}
+            (503, body) if body == "no healthy upstream" => refused += 1,
             (status, body) => panic!("request {number} to {host}: {status} {body}"),
         }
     }
+    let expected = if answered.is_empty() { REQUESTS } else { 0 };
+    assert_eq!(refused, expected, "requests to {host} that no endpoint took, beside {answered:?}");
     answered
 }

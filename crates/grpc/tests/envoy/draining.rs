@@ -25,6 +25,9 @@ use crate::client::who_answers;
 use crate::pods::{Chunks, Pod, Speaks, chunks_of};
 use crate::scene::{Scene, pod};
 
+/// The states of the pod of a stream: alone, beside another, draining, gone.
+pub(crate) const STATES: u32 = 4;
+
 /// A stream through Envoy: what goes in at one end comes out at the other.
 struct Open {
     what: &'static str,
@@ -146,11 +149,16 @@ async fn upgraded(envoy: SocketAddr, host: &str) -> Open {
     }
 }
 
+/// How long the streams are open in each state.
+pub(crate) fn open_for() -> Duration {
+    let seconds = std::env::var("ROUSE_ENVOY_STREAM_SECONDS");
+    Duration::from_secs(seconds.map_or(0, |text| text.parse().unwrap()))
+}
+
 /// Passes bytes over all streams, for as long as the test was told.
 async fn pass_all(open: &mut [Open], number: &mut u32) {
-    let seconds = std::env::var("ROUSE_ENVOY_STREAM_SECONDS").map_or(0, |text| text.parse().unwrap());
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
-    for _ in 0..=seconds {
+    for _ in 0..=open_for().as_secs() {
         ticks.tick().await;
         *number += 1;
         for stream in &mut *open {

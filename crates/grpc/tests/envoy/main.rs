@@ -29,10 +29,14 @@ mod proto {
 }
 
 use std::net::{Ipv6Addr, TcpListener};
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use rouse_testkit::envoy::{HOW_TO_INSTALL, binary};
+use tokio::time::timeout;
 
+/// Long enough for two slow cores under load.
+const PATIENCE: Duration = Duration::from_mins(2);
 /// Trials mostly wait for other processes.
 const AT_ONCE: usize = 4;
 
@@ -65,8 +69,9 @@ fn main() {
 
 fn trial<F: Future<Output = ()> + 'static>(name: &str, scene: fn() -> F) -> Trial {
     Trial::test(name, move || {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        runtime.worker_threads(2).enable_all().build()?.block_on(scene());
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let limit = PATIENCE + draining::open_for() * draining::STATES;
+        runtime.block_on(async { timeout(limit, scene()).await })?;
         Ok(())
     })
 }

@@ -1,6 +1,5 @@
 //! The routes of a listener (RDS): which cluster takes a request, or which response it gets.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,19 +143,12 @@ fn respond(status: u16, body: &Bytes) -> Action {
     Action::DirectResponse(DirectResponseAction { status: status.into(), body })
 }
 
-/// The first of a name replaces what Envoy sets (`content-type`); those after it are further values (`set-cookie`).
 fn response_headers(headers: &[(String, Bytes)]) -> Vec<HeaderValueOption> {
-    let mut known = HashSet::with_capacity(headers.len());
     let option = |(name, value): &(String, Bytes)| {
-        let is_first = known.insert(name.to_ascii_lowercase());
-        let action = if is_first {
-            HeaderAppendAction::OverwriteIfExistsOrAdd
-        } else {
-            HeaderAppendAction::AppendIfExistsOrAdd
-        };
         let value = String::from_utf8_lossy(value).replace('%', "%%");
         HeaderValueOption {
-            append_action: action.into(),
+            // A second value of the same name (`set-cookie`) must not replace the first.
+            append_action: HeaderAppendAction::AppendIfExistsOrAdd.into(),
             keep_empty_value: value.is_empty(),
             header: Some(HeaderValue { key: name.clone(), value }),
         }
