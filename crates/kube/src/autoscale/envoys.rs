@@ -287,19 +287,18 @@ impl AutoscaleController {
         }
     }
 
+    /// Begins the preparation of services for zero. Before its task runs: it may be taken back by then.
+    pub(super) fn begin_preparation(&self, services: &BTreeSet<ServiceId>) -> ZeroPreparation {
+        let (mut state, now) = (self.state(), self.now());
+        let id = state.envoys.id();
+        state.envoys.requests.extend(services.iter().map(|service| (service.clone(), id)));
+        ZeroPreparation::new(now, id, services.clone())
+    }
+
     /// Has all Envoys send new requests of these services to the gateways. Returns whether they do.
-    pub(super) async fn prepare_envoys(&self, services: &BTreeSet<ServiceId>) -> bool {
+    pub(super) async fn prepare_envoys(&self, mut preparation: ZeroPreparation) -> bool {
         let mut changes = self.parking.subscribe();
-        let mut preparation = {
-            let (mut state, now) = (self.state(), self.now());
-            if state.envoys.parked.is_empty() {
-                return true;
-            }
-            let id = state.envoys.id();
-            state.envoys.requests.extend(services.iter().map(|service| (service.clone(), id)));
-            ZeroPreparation::new(now, id, services.clone())
-        };
-        let id = preparation.id();
+        let (id, services) = (preparation.id(), preparation.services().clone());
         loop {
             changes.mark_unchanged();
             let (asks, progress, now) = {
@@ -317,7 +316,7 @@ impl AutoscaleController {
             match progress {
                 ZeroProgress::Prepared => return true,
                 ZeroProgress::TimedOut => {
-                    let messages = self.state().end_requests(services);
+                    let messages = self.state().end_requests(&services);
                     self.send_zero(messages);
                     return false;
                 }

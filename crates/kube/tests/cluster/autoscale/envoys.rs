@@ -283,6 +283,8 @@ async fn every_route_to_a_service_is_active_while_envoys_send_it_requests_and_th
     api.put(DEPLOYMENTS, running("other", 0));
     api.put(ROUTES, route("other", "other.example.com", "other"));
     let (mut scene, _) = with_xds(api, &["xds-1"]).await;
+    // What it says first may be of any time.
+    scene.seconds(2).await;
     loads(&scene);
     scene.load("xds-1", "cart", 7, 0);
     scene.seconds(2).await;
