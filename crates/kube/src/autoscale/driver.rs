@@ -224,7 +224,7 @@ impl AutoscaleController {
     /// Whether all other proxies are ready for these services at zero.
     async fn prepare(&self, services: &BTreeSet<ServiceId>, preparation: ZeroPreparation) -> bool {
         let deadline = Instant::now() + self.settings.prepare_deadline;
-        for gate in &self.settings.zero_gate {
+        if let Some(gate) = &self.settings.zero_gate {
             for service in services {
                 if !timeout_at(deadline, gate.prepare_zero(service)).await.unwrap_or(false) {
                     return false;
