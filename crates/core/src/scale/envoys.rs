@@ -16,6 +16,8 @@ use crate::time::Moment;
 pub const ENVOY_MEMORY: Duration = Duration::from_mins(10);
 /// The most Envoys of one xds replica that are told apart.
 pub const MAX_ENVOYS: usize = 4096;
+/// The longest SAN and node id of an Envoy, in bytes.
+pub const MAX_ENVOY_NAME: usize = 256;
 /// The most services of one Envoy that are named. One with more concerns all services.
 pub const MAX_ENVOY_SERVICES: usize = 256;
 /// The most xds replicas that are remembered after they have left.

@@ -46,8 +46,8 @@ use std::time::Duration;
 pub use autoscaler::Autoscaler;
 pub use decision::{Decision, ObservedTarget, Owner, ScaleReason};
 pub use envoys::{
-    ENVOY_MEMORY, EnvoyId, EnvoyLoad, EnvoyServices, EnvoyState, EnvoyTable, EnvoyUpdate, MAX_ENVOY_SERVICES,
-    MAX_ENVOYS, SilentEnvoys,
+    ENVOY_MEMORY, EnvoyId, EnvoyLoad, EnvoyServices, EnvoyState, EnvoyTable, EnvoyUpdate, MAX_ENVOY_NAME,
+    MAX_ENVOY_SERVICES, MAX_ENVOYS, SilentEnvoys,
 };
 pub use fleet::Fleet;
 pub use idle::{

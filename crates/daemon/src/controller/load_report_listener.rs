@@ -105,10 +105,8 @@ fn accounts(values: &Values) -> Vec<ReporterAccount> {
         let namespace = values.get(&POD_NAMESPACE);
         return vec![ReporterAccount { namespace, name: GATEWAY_ACCOUNT.to_owned() }];
     }
-    let account = |id: rouse_core::endpoint::ServiceId| ReporterAccount {
-        namespace: id.namespace().to_owned(),
-        name: id.name().to_owned(),
-    };
+    let account =
+        |id: ServiceId| ReporterAccount { namespace: id.namespace().to_owned(), name: id.name().to_owned() };
     named.into_iter().map(account).collect()
 }
 

@@ -8,7 +8,7 @@ pub mod server;
 pub(crate) mod stream_protocol;
 #[cfg(test)]
 mod tests;
-pub(crate) mod wire;
+mod wire;
 
 pub use stream_protocol::ReporterHello;
 pub use wire::ReporterRole;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use prost::Message as _;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::load_meter::{LoadKey, LoadSample};
-use rouse_core::scale::{EnvoyId, EnvoyLoad, EnvoyServices, EnvoyState, MAX_ENVOY_SERVICES};
+use rouse_core::scale::{EnvoyId, EnvoyLoad, EnvoyServices, EnvoyState, MAX_ENVOY_NAME, MAX_ENVOY_SERVICES};
 use rouse_core::time::Moment;
 
 use crate::proto::report::load::Key;
@@ -24,8 +24,6 @@ const CHUNK_BYTES: usize = 128 * 1024;
 const CHUNK_ENTRIES: usize = if cfg!(test) { 3 } else { 2048 };
 /// The longest name of a route, in bytes: namespace and name of a Kubernetes object have less.
 const MAX_ROUTE_NAME: usize = 512;
-/// The longest SAN and node id of an Envoy, in bytes.
-pub(crate) const MAX_ENVOY_NAME: usize = 256;
 
 /// What a reporter is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

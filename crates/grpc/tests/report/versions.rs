@@ -63,7 +63,7 @@ fn unknown_fields_change_nothing() {
 #[test]
 fn an_envoy_on_the_wire_is_what_the_contract_says() {
     let mut bytes =
-        vec![0x12, 32, 0x32, 30, 0x0a, 1, b's', 0x12, 1, b'n', 0x18, 2, 0x20, 0xc0, 0x84, 0x3d, 0x28, 1];
+        vec![0x12, 28, 0x32, 26, 0x0a, 1, b's', 0x12, 1, b'n', 0x18, 2, 0x20, 0xc0, 0x84, 0x3d, 0x28, 1];
     bytes.extend_from_slice(&[0x32, 10]);
     bytes.extend_from_slice(b"shop/carts");
     let envoy = crate::proto::Envoy {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rouse_core::endpoint::ServiceId;
+use rouse_core::scale::ZeroPreparation;
 use rouse_core::time::Moment;
 use serde_json::Value;
 use tokio::task::{Id, JoinSet};
@@ -179,10 +180,13 @@ impl AutoscaleController {
                 let seen = controller.read(&key, &workload).await;
                 JobEnd::Read(key, seen)
             }),
-            Job::Prepare { key, services } => driver.jobs.spawn(async move {
-                let ready = controller.prepare(&services).await;
-                JobEnd::Prepared(key, ready)
-            }),
+            Job::Prepare { key, services } => {
+                let preparation = self.begin_preparation(&services);
+                driver.jobs.spawn(async move {
+                    let ready = controller.prepare(&services, preparation).await;
+                    JobEnd::Prepared(key, ready)
+                })
+            }
             Job::Write(job) => driver.jobs.spawn(async move {
                 let end = controller.write(&job).await;
                 JobEnd::Written(job, end)
@@ -218,16 +222,16 @@ impl AutoscaleController {
     }
 
     /// Whether all other proxies are ready for these services at zero.
-    async fn prepare(&self, services: &BTreeSet<ServiceId>) -> bool {
+    async fn prepare(&self, services: &BTreeSet<ServiceId>, preparation: ZeroPreparation) -> bool {
         let deadline = Instant::now() + self.settings.prepare_deadline;
-        for gate in &self.settings.zero_gate {
+        if let Some(gate) = &self.settings.zero_gate {
             for service in services {
                 if !timeout_at(deadline, gate.prepare_zero(service)).await.unwrap_or(false) {
                     return false;
                 }
             }
         }
-        self.prepare_envoys(services).await
+        self.prepare_envoys(preparation).await
     }
 
     async fn write(&self, job: &WriteJob) -> WriteEnd {

@@ -5,6 +5,7 @@
 //! parked, and every controller answers KEDA that a route is active until they are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 
 use super::AutoscaleController;
 use super::state::AutoscaleState;
-use super::target::{Management, OwnerKind, TargetKey};
+use super::target::{OwnerKind, TargetKey};
 use crate::objects::route::RouteSpec;
 
 /// How often a request is repeated while another autoscaler may write zero: it holds for a minute.
@@ -183,20 +184,24 @@ impl AutoscaleState {
 
     /// The workloads of `ScaledObject`s that have pods and no load, with their services.
     fn idle_of_keda(&mut self, now: Moment) -> BTreeMap<TargetKey, BTreeSet<ServiceId>> {
-        let mut idle = BTreeMap::new();
+        let (mut idle, mut index) = (BTreeMap::new(), None);
+        let (loads, silent) = (self.fleet.loads(), self.fleet.silent_envoys());
+        let has_load = |it: &ServiceId| loads.present(&LoadKey::Service(it.clone())).total() > 0;
         for (key, target) in &self.targets {
-            let by_keda = matches!(&target.spec.management, Management::OwnedByOther(owner) if owner.kind == OwnerKind::ScaledObject);
-            let has_pods = self.workload_cache.workload(key).is_some_and(|workload| workload.replicas() > 0);
             let services = &target.spec.services;
-            let is_present =
-                |it: &ServiceId| self.fleet.loads().present(&LoadKey::Service(it.clone())).total() > 0;
-            let is_known = self.fleet.silent_envoys().of(services).is_none();
-            if by_keda && has_pods && is_known && !services.iter().any(is_present) {
-                let has_rate =
-                    target.spec.routes.iter().any(|route| self.route_loads.rate(now, &route.key) > 0.0);
-                if !has_rate {
-                    idle.insert(key.clone(), services.clone());
-                }
+            let has_pods = self.workload_cache.workload(key).is_some_and(|workload| workload.replicas() > 0);
+            if !has_pods || silent.of(services).is_some() || services.iter().any(has_load) {
+                continue;
+            }
+            // Whether a route asks for scaling by Rouse does not matter. The targets of a namespace follow each other.
+            if index.as_ref().is_none_or(|(namespace, _)| *namespace != key.namespace) {
+                index = Some((Arc::clone(&key.namespace), self.workload_cache.index(&key.namespace)));
+            }
+            let owner = index.as_ref().and_then(|(_, index)| index.owner(&target.spec.workload));
+            let by_keda = owner.is_some_and(|owner| owner.kind == OwnerKind::ScaledObject);
+            if by_keda && !target.spec.routes.iter().any(|route| self.route_loads.rate(now, &route.key) > 0.0)
+            {
+                idle.insert(key.clone(), services.clone());
             }
         }
         idle
@@ -282,19 +287,18 @@ impl AutoscaleController {
         }
     }
 
+    /// Begins the preparation of services for zero. Before its task runs: it may be taken back by then.
+    pub(super) fn begin_preparation(&self, services: &BTreeSet<ServiceId>) -> ZeroPreparation {
+        let (mut state, now) = (self.state(), self.now());
+        let id = state.envoys.id();
+        state.envoys.requests.extend(services.iter().map(|service| (service.clone(), id)));
+        ZeroPreparation::new(now, id, services.clone())
+    }
+
     /// Has all Envoys send new requests of these services to the gateways. Returns whether they do.
-    pub(super) async fn prepare_envoys(&self, services: &BTreeSet<ServiceId>) -> bool {
+    pub(super) async fn prepare_envoys(&self, mut preparation: ZeroPreparation) -> bool {
         let mut changes = self.parking.subscribe();
-        let mut preparation = {
-            let (mut state, now) = (self.state(), self.now());
-            if state.envoys.parked.is_empty() {
-                return true;
-            }
-            let id = state.envoys.id();
-            state.envoys.requests.extend(services.iter().map(|service| (service.clone(), id)));
-            ZeroPreparation::new(now, id, services.clone())
-        };
-        let id = preparation.id();
+        let (id, services) = (preparation.id(), preparation.services().clone());
         loop {
             changes.mark_unchanged();
             let (asks, progress, now) = {
@@ -312,7 +316,7 @@ impl AutoscaleController {
             match progress {
                 ZeroProgress::Prepared => return true,
                 ZeroProgress::TimedOut => {
-                    let messages = self.state().end_requests(services);
+                    let messages = self.state().end_requests(&services);
                     self.send_zero(messages);
                     return false;
                 }

@@ -320,13 +320,14 @@ impl AutoscaleState {
         match end {
             WriteEnd::Written(version) => {
                 (target.failures, target.not_before, target.prepared) = (0, None, None);
-                // xds replicas end it when the pods are gone.
-                let services = target.spec.services.clone();
-                drop(self.end_requests(&services));
-                let target = self.targets.get_mut(&job.key)?;
                 let ready = target.observed.as_ref().map_or(0, |seen| seen.ready);
                 let seen =
                     Observation { replicas: job.change.to, ready, version: version.as_str().into(), at: now };
+                if job.change.to == 0 {
+                    // xds replicas end it when the pods are gone.
+                    let services = target.spec.services.clone();
+                    drop(self.end_requests(&services));
+                }
                 self.observe(now, &job.key, Ok(seen));
                 None
             }

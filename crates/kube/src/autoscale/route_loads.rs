@@ -153,7 +153,7 @@ impl AutoscaleController {
             });
             match load {
                 Some(load) if load.present.total() > 0 || load.kept_active => {
-                    drop(state.route_loads.active.insert(key.clone()))
+                    state.route_loads.active.insert(key.clone());
                 }
                 Some(_) => {}
                 None => {

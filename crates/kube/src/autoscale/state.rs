@@ -243,6 +243,7 @@ impl AutoscaleState {
         self.fleet.remove_target(key);
         if let Some(target) = self.targets.remove(key) {
             self.touched.extend(target.spec.routes.iter().map(|route| route.key.clone()));
+            drop(self.end_requests(&target.spec.services));
         }
     }
 

@@ -2,7 +2,7 @@
 //! are silent.
 //!
 //! `service.rs` reads the stream of one Envoy, `accounts.rs` sums up and remembers, without I/O. What it says of Envoys goes to
-//! controllers by [`EnvoyReports`](crate::report::client::EnvoyReports), the load by the meters of the registry, as that of gateways.
+//! controllers by `EnvoyReports` of the report client, the load by the meters of the registry, as that of gateways.
 //!
 //! A request that an Envoy sends to a gateway is counted there. So that it does not count twice, the endpoint lists have the gateways in
 //! a locality of their own, of the region [`GATEWAY_REGION`], whose load is left out here.

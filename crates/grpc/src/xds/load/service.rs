@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::{Stream, stream as streams};
 use rouse_core::budget::{Rate, TokenBucket};
 use rouse_core::endpoint::ServiceId;
-use rouse_core::scale::EnvoyId;
+use rouse_core::scale::{EnvoyId, MAX_ENVOY_NAME};
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -18,7 +18,6 @@ use super::{ClientName, EnvoyLoadServer, GATEWAY_REGION, REPORT_INTERVAL};
 use crate::connections::CallerConnection;
 use crate::proto::envoy::service::load_stats::v3::load_reporting_service_server::LoadReportingService;
 use crate::proto::envoy::service::load_stats::v3::{ClusterStats, LoadStatsRequest, LoadStatsResponse};
-use crate::report::wire::MAX_ENVOY_NAME;
 use crate::xds::names::parse_cluster_name;
 
 /// How long a stream may take to say who it is.
@@ -146,14 +145,14 @@ impl EnvoyStream {
         if self.open.is_some() {
             loop {
                 let report = self.message().await?;
-                self.report(report)?;
+                self.report(&report)?;
             }
         }
         let first =
             timeout(FIRST_MESSAGE_TIMEOUT, self.message()).await.map_err(|_| StreamEnd::NoHello)??;
         self.hello(&first)?;
         if !first.cluster_stats.is_empty() {
-            self.report(first)?;
+            self.report(&first)?;
         }
         let interval = prost_types::Duration { seconds: REPORT_INTERVAL.as_secs().cast_signed(), nanos: 0 };
         Ok(LoadStatsResponse {
@@ -196,7 +195,7 @@ impl EnvoyStream {
     }
 
     /// Takes the load of all clusters.
-    fn report(&mut self, report: LoadStatsRequest) -> Result<(), StreamEnd> {
+    fn report(&self, report: &LoadStatsRequest) -> Result<(), StreamEnd> {
         let Some(open) = &self.open else { return Err(StreamEnd::BadNode) };
         let (parts, mut unknown) = (&self.server.parts, 0);
         let mut known = Vec::with_capacity(report.cluster_stats.len());

@@ -1,5 +1,6 @@
 //! The controller's side of scaling: which workloads are scaled, and what is written when.
 
+mod envoys;
 mod idle;
 mod leadership;
 mod load;

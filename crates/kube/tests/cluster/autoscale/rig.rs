@@ -203,6 +203,22 @@ impl Scene {
         self.api.put_alone(SLICES, gateway_slice(uids));
     }
 
+    /// An xds replica connects to all controllers. It reports as a gateway does.
+    pub(crate) fn join_xds(&mut self, name: &str) {
+        self.gateways.entry(name.to_owned()).or_default();
+        for controller in &self.controllers {
+            controller.autoscaler.xds_joined(&Reporter::new(name));
+        }
+    }
+
+    /// An xds replica disconnects from all controllers.
+    pub(crate) fn leave_xds(&mut self, name: &str) {
+        self.gateways.remove(name);
+        for controller in &self.controllers {
+            controller.autoscaler.reporter_left(&Reporter::new(name));
+        }
+    }
+
     /// A gateway sends nothing any more.
     pub(crate) fn silence(&mut self, gateway: &str, silent: bool) {
         self.gateways.get_mut(gateway).unwrap().silent = silent;
