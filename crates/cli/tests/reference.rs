@@ -177,6 +177,7 @@ async fn the_page_of_endpoint_slices_has_every_metric_of_their_controller_and_no
 fn the_page_has_every_metric_of_xds_and_no_other() {
     let mut metrics = Metrics::default();
     rouse_grpc::xds::XdsMetrics::new(&mut metrics);
+    rouse_grpc::xds::load::EnvoyLoadMetrics::new(&mut metrics);
     let rows = rows("metrics.md", "## Metrics of xDS");
     let told: BTreeSet<String> =
         names(&rows).iter().map(|name| name.strip_suffix("_total").unwrap_or(name).to_owned()).collect();

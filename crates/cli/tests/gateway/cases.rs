@@ -12,6 +12,10 @@ use rouse_daemon::settings::{
     CONTEXT, HEADER_TIMEOUT, IDLE_TIMEOUT, KUBECONFIG, MAX_CONNECTIONS, STREAM_IDLE_TIMEOUT, TRUSTED_PROXIES,
     WORKERS,
 };
+use rouse_daemon::xds::settings::{
+    ENVOY_LISTEN, GATEWAYS, POD_NAMESPACE, XDS_CLIENT_CA, XDS_CLIENT_SAN, XDS_INSECURE, XDS_TLS_CERT,
+    XDS_TLS_KEY,
+};
 use rouse_kube::routes::claims::HostOverlap;
 use rouse_net::auth::PushMode;
 use rouse_net::tls::TlsVersion;
@@ -293,6 +297,71 @@ pub(crate) const CASES: &[Case] = &[
         |it| it.get(&REPORT_TOKEN) == Path::new("/token"),
         &["a\0b"],
         PATH,
+    ),
+    case(
+        "xds-listen",
+        "127.0.0.1:18000",
+        "[::1]:18001",
+        |it| it.get(&XDS_LISTEN) == Some(SocketAddr::from(([127, 0, 0, 1], 18000))),
+        &["18000", "localhost:18000"],
+        "an IP address and a port",
+    ),
+    case(
+        "xds-tls-cert",
+        "/xds.crt",
+        "/other",
+        |it| it.get(&XDS_TLS_CERT).as_deref() == Some(Path::new("/xds.crt")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "xds-tls-key",
+        "/xds.key",
+        "/other",
+        |it| it.get(&XDS_TLS_KEY).as_deref() == Some(Path::new("/xds.key")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "xds-client-ca",
+        "/envoys.crt",
+        "/other",
+        |it| it.get(&XDS_CLIENT_CA).as_deref() == Some(Path::new("/envoys.crt")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "xds-client-san",
+        "envoy.edge.svc",
+        "spiffe://cluster.local/ns/edge/sa/envoy",
+        |it| it.get(&XDS_CLIENT_SAN) == ["envoy.edge.svc"],
+        &["a\0b"],
+        "text that is not empty",
+    ),
+    case("xds-insecure", "true", "false", |it| it.get(&XDS_INSECURE), SWITCH, BOOL),
+    case(
+        "envoy-listen",
+        "0.0.0.0:8081",
+        "[::]:8082",
+        |it| it.get(&ENVOY_LISTEN) == [SocketAddr::from(([0, 0, 0, 0], 8081))],
+        &["8081", "localhost:8081"],
+        "an IP address and a port",
+    ),
+    case(
+        "gateways",
+        "edge-gateway",
+        "other",
+        |it| it.get(&GATEWAYS) == "edge-gateway",
+        &["a/b", "A"],
+        "a namespace's name",
+    ),
+    case(
+        "pod-namespace",
+        "edge",
+        "other",
+        |it| it.get(&POD_NAMESPACE) == "edge",
+        &["a/b", "A"],
+        "a namespace's name",
     ),
     case(
         "direct-pod-routing",

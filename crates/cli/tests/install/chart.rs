@@ -100,7 +100,7 @@ fn default_rendering() {
 }
 
 fn values_and_flags() {
-    let cases: [(&[&str], &str); 16] = [
+    let cases: [(&[&str], &str); 17] = [
         (&["--set", "watchNamespace=shop,replicas=3"], "--watch-namespace shop --replicas 3"),
         (
             &["--set", "kedaCompat=true,ipFamily=IPv6,tls.secretName=w"],
@@ -157,6 +157,10 @@ fn values_and_flags() {
         ),
         (&["--set", "controller.endpointSlices=true"], "--endpointslices"),
         (&["--set", "xds.enabled=true,xds.secretName=x"], "--xds --xds-secret x"),
+        (
+            &["--set", "xds.enabled=true,xds.secretName=x,kedaCompat=true,tls.secretName=w"],
+            "--xds --xds-secret x --keda-compat --tls-secret w",
+        ),
         (
             &[
                 "--set",

@@ -1,4 +1,4 @@
-//! `rouse xds bootstrap`: its text, its errors, and that a real Envoy takes it.
+//! `rouse xds` and `rouse xds bootstrap`: the text of the bootstrap, its errors, the running role, and that a real Envoy takes both.
 //!
 //! It has its own harness, because Envoy may be missing, and a trial that cannot run must report that.
 
@@ -10,23 +10,26 @@
     reason = "a test may panic, also in its helpers"
 )]
 
+mod role;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::{Arguments, Trial};
 use rouse_config::document::from_node;
 use rouse_config::document::yaml::Reader;
 use rouse_testkit::certificates::Authority;
+use rouse_testkit::envoy::{HOW_TO_INSTALL, binary};
 use serde_json::{Value, json};
 
 const LOCAL: &str = "--server 127.0.0.1:18000";
 
 fn main() {
     let arguments = Arguments::from_args();
-    let envoy = envoy();
+    let envoy = binary();
     if envoy.is_none() {
-        eprintln!("SKIPPED: no bootstrap is shown to Envoy: there is none here (make envoy fetches it)");
+        eprintln!("SKIPPED: no bootstrap is shown to Envoy: {HOW_TO_INSTALL}");
     }
     let trial = |name: &str, there: bool, check: fn()| {
         Trial::test(name, move || {
@@ -43,20 +46,19 @@ fn main() {
         trial("the_same_arguments_give_the_same_text_and_odd_paths_stay_one_word", true, text),
         trial("plain_text_beyond_this_machine_is_warned_about", true, warning),
         trial("bad_arguments_are_refused_with_what_is_expected", true, refusals),
+        trial(
+            "until_the_cluster_is_known_envoys_get_no_answer_and_nothing_is_ever_written",
+            true,
+            role::door,
+        ),
         trial("a_real_envoy_takes_every_bootstrap", envoy.is_some(), validate),
+        trial(
+            "a_real_envoy_gets_the_gateways_for_a_service_at_zero_and_keeps_them",
+            envoy.is_some(),
+            role::envoy,
+        ),
     ];
     libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// The binary: `ROUSE_ENVOY`, one in the path, or the one that `make envoy` fetches.
-fn envoy() -> Option<PathBuf> {
-    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/rouse/tools"));
-    let tools = std::env::var_os("ROUSE_TOOLS").map(PathBuf::from).or(home);
-    let said = std::env::var_os("ROUSE_ENVOY").map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let in_path = std::env::split_paths(&path).map(|folder| folder.join("envoy")).collect::<Vec<_>>();
-    let fetched = tools.map(|tools| tools.join("envoy/envoy/_bin/envoy"));
-    said.into_iter().chain(in_path).chain(fetched).find(|envoy| envoy.is_file())
 }
 
 struct Answer {
@@ -272,7 +274,7 @@ fn is_valid(path: &Path, arguments: &str) {
 }
 
 fn run(path: &Path) -> (bool, String) {
-    let mut envoy = Command::new(envoy().unwrap());
+    let mut envoy = Command::new(binary().unwrap());
     let output =
         envoy.args(["--mode", "validate", "--log-level", "warning", "-c"]).arg(path).output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
