@@ -120,7 +120,7 @@ impl UpRole {
             key.serve(listener, registrations, &engine, &mut serving)?;
         }
         if let Some((listener, envoys)) = envoys {
-            // Whoever reaches this loopback address may also send requests.
+            // On loopback: programs of this machine may send requests too.
             let clients =
                 EnvoyClients { transport: GrpcTransport::Plain, access: Access::Any, reports: None };
             let end = serving.end.clone();
