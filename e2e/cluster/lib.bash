@@ -37,12 +37,13 @@ timed() {
     say "$(printf '%-44s %7d ms' "$what" $(((${EPOCHREALTIME/./} - began) / 1000)))"
 }
 
-# The start time of a process in ticks; nothing if it has ended or is a zombie. Names may contain spaces and brackets.
+# The start time of a process in ticks; nothing if it has ended or is a zombie. Names may contain spaces and brackets. A zombie
+# that still has other threads has not ended: they hold its ports.
 birth() {
     local stat fields
     { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 0
     read -ra fields <<<"${stat##*) }"
-    [ "${fields[0]}" = Z ] || echo "${fields[19]}"
+    if [ "${fields[0]}" != Z ] || [ "${fields[17]}" -gt 1 ]; then echo "${fields[19]}"; fi
 }
 
 # A process is identified by its id and its start time: the id alone may belong to another process by now.
