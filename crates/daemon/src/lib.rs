@@ -6,7 +6,7 @@ mod certificates;
 mod cluster_events;
 pub mod controller;
 mod data_plane;
-mod envoy;
+pub mod envoy;
 mod failure;
 pub mod gateway;
 pub mod listeners;

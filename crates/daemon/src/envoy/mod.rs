@@ -6,4 +6,4 @@ mod translate;
 
 pub(crate) use control_plane::{EnvoyClients, EnvoyControlPlane, LISTENER};
 pub(crate) use loads::EnvoyParking;
-pub(crate) use translate::translate;
+pub use translate::translate;

@@ -14,7 +14,7 @@ use rouse_proxy::routing::{HostRules, Route, RouteTable, Rule, StaticResponse, T
 use rouse_proxy::upstream::{Backend, UpstreamProtocol};
 
 /// Translates all routes. `can_wake` says whether a gateway brings up the service of a route that has no pod.
-pub(crate) fn translate(table: &RouteTable<Arc<Route>>, can_wake: impl Fn(&Route) -> bool) -> EnvoyRoutes {
+pub fn translate(table: &RouteTable<Arc<Route>>, can_wake: impl Fn(&Route) -> bool) -> EnvoyRoutes {
     let mut backends = BTreeMap::new();
     for Rule { target: route, .. } in table.rules() {
         let Target::Backend(to) = &route.target else { continue };
