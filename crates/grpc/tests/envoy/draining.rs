@@ -92,7 +92,7 @@ impl Open {
 async fn read(body: &mut Incoming, length: usize) -> Bytes {
     let mut received = BytesMut::new();
     while received.len() < length {
-        let frame = body.frame().await.expect("the response ended").unwrap();
+        let frame = body.frame().await.unwrap().unwrap();
         received.extend_from_slice(&frame.into_data().unwrap());
     }
     received.freeze()

@@ -1,5 +1,6 @@
 //! Which endpoints Envoy has, with which health, and which of them get requests.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -46,12 +47,14 @@ struct Pods(BTreeMap<IpAddr, Pod>);
 impl Pods {
     async fn at(&mut self, ip: IpAddr) -> SocketAddr {
         let IpAddr::V4(given) = ip else { panic!("{ip}") };
-        if !self.0.contains_key(&ip) {
-            let [first, _, third, fourth] = given.octets();
-            let pod = Pod::start(Ipv4Addr::new(127, first, third, fourth), Speaks::Http1).await;
-            self.0.insert(ip, pod);
+        match self.0.entry(ip) {
+            Entry::Occupied(known) => known.get().address,
+            Entry::Vacant(place) => {
+                let [first, _, third, fourth] = given.octets();
+                let pod = Pod::start(Ipv4Addr::new(127, first, third, fourth), Speaks::Http1).await;
+                place.insert(pod).address
+            }
         }
-        self.0[&ip].address
     }
 
     /// The same endpoints, at the addresses of the pods.
