@@ -163,10 +163,13 @@ impl Authority {
         params.distinguished_name = DistinguishedName::new();
         let issuer = Issuer::new(ca_params().map_err(|error| broken(&error))?, &self.key);
         let chain = params.signed_by(key, &issuer).map_err(|error| broken(&error))?.pem();
-        // Catches a key of another certificate, and a CA with another name.
-        InspectedCertificate::new(pem(&chain))
-            .and_then(|leaf| leaf.check_trust(&pem(&self.certificate), now))
-            .map_err(|error| unusable(&error.reason))?;
+        // Catches a key of another certificate, and a CA with another name. The check is that of a client, so a client's own certificate
+        // does not pass it; servers' ones of the same CA are signed before.
+        if *usage == ExtendedKeyUsagePurpose::ServerAuth {
+            InspectedCertificate::new(pem(&chain))
+                .and_then(|leaf| leaf.check_trust(&pem(&self.certificate), now))
+                .map_err(|error| unusable(&error.reason))?;
+        }
         Ok(chain)
     }
 }

@@ -34,7 +34,7 @@ use crate::process::time_of_day;
 use crate::role::{self, ConsoleOutput, Role, RunEnd};
 use crate::settings as shared;
 use crate::xds_listener::files::XdsFiles;
-use crate::xds_listener::{Xds, XdsParts, XdsStart};
+use crate::xds_listener::{XdsControlPlane, XdsListenerParts, XdsStart};
 
 /// What a gateway does until it knows all routes.
 const STARTING: &str = "requests are answered 503 (starting)";
@@ -88,7 +88,7 @@ struct GatewayRole {
     probers: Probers,
     reported: ReportedRoutes,
     access: Option<Arc<dyn AccessLog>>,
-    xds: Option<Xds>,
+    xds: Option<XdsControlPlane>,
 }
 
 impl GatewayRole {
@@ -277,7 +277,7 @@ fn xds_start(
     client: connect::Client,
     (plane, addresses): (&mut DataPlane, &ListenAddresses),
 ) -> XdsStart {
-    XdsStart::new(XdsParts {
+    XdsStart::new(XdsListenerParts {
         values,
         listener,
         files,

@@ -32,7 +32,7 @@ use crate::process::signals::Signals;
 use crate::role::{self, AT_ONCE, ConsoleOutput, Role, RunEnd};
 use crate::settings as shared;
 use crate::xds_listener::files::XdsFiles;
-use crate::xds_listener::{LISTENER, Xds, XdsParts, XdsStart};
+use crate::xds_listener::{LISTENER, XdsControlPlane, XdsListenerParts, XdsStart};
 
 /// What happens until everything is known.
 const STARTING: &str = "Envoys get no answer";
@@ -83,7 +83,7 @@ struct XdsRole {
     cluster: Arc<Cluster>,
     builder: RouteTableBuilder,
     reported: ReportedRoutes,
-    xds: Xds,
+    xds: XdsControlPlane,
 }
 
 impl XdsRole {
@@ -102,7 +102,7 @@ impl XdsRole {
         RegistryCollector::register(Arc::clone(&registry), &mut metrics);
         CertificateCollector::register(files.server(), &mut metrics);
         let address = listeners.xds.address();
-        let xds = XdsStart::new(XdsParts {
+        let xds = XdsStart::new(XdsListenerParts {
             values,
             listener: listeners.xds,
             files,

@@ -32,7 +32,7 @@ use files::XdsFiles;
 use settings::{ENVOY_LISTEN, GATEWAYS, POD_NAMESPACE, XDS_CLIENT_SAN};
 
 /// What the control plane is made of.
-pub(crate) struct XdsParts<'a> {
+pub(crate) struct XdsListenerParts<'a> {
     pub(crate) values: &'a Values,
     pub(crate) listener: Listener,
     pub(crate) files: XdsFiles,
@@ -61,9 +61,18 @@ pub(crate) struct XdsStart {
 
 impl XdsStart {
     /// Publishes what follows from the settings alone, and registers the metrics but that of the certificate.
-    pub(crate) fn new(parts: XdsParts<'_>) -> Self {
-        let XdsParts { values, listener, files, registry, client, own, most_requests, clock, metrics } =
-            parts;
+    pub(crate) fn new(parts: XdsListenerParts<'_>) -> Self {
+        let XdsListenerParts {
+            values,
+            listener,
+            files,
+            registry,
+            client,
+            own,
+            most_requests,
+            clock,
+            metrics,
+        } = parts;
         let most_requests = u32::try_from(most_requests).unwrap_or(u32::MAX);
         let plane = EnvoyControlPlane::new(registry, clock, most_requests, metrics);
         plane.add_listeners(values.get(&ENVOY_LISTEN));
@@ -97,7 +106,7 @@ impl XdsStart {
         reports: Option<&ReportClient>,
         tasks: &mut Tasks,
         end: &CancellationToken,
-    ) -> Result<Xds, CommandError> {
+    ) -> Result<XdsControlPlane, CommandError> {
         let Self { plane, parking, registry, gateways, own, listener, mut clients, tls } = self;
         clients.reports = reports.map(ReportClient::envoys);
         let end = end.child_token();
@@ -117,12 +126,12 @@ impl XdsStart {
                 .await
                 .map_or_else(|error| error.to_string(), |()| "the watch over the gateways".to_owned())
         });
-        Ok(Xds { view, gateways, known, opened: served.opened, end })
+        Ok(XdsControlPlane { view, gateways, known, opened: served.opened, end })
     }
 }
 
 /// A control plane that follows routes, services and gateways.
-pub(crate) struct Xds {
+pub(crate) struct XdsControlPlane {
     view: EnvoyView,
     gateways: Arc<GatewayAddresses>,
     known: watch::Sender<Known>,
@@ -138,7 +147,7 @@ struct Known {
     gateways: bool,
 }
 
-impl Xds {
+impl XdsControlPlane {
     /// Ends all streams: Envoys keep what they have, and turn to another replica.
     pub(crate) fn close(&self) {
         self.end.cancel();
@@ -163,7 +172,7 @@ impl Xds {
     }
 }
 
-impl Drop for Xds {
+impl Drop for XdsControlPlane {
     fn drop(&mut self) {
         self.end.cancel();
     }

@@ -134,6 +134,7 @@ impl XdsServer {
     }
 
     /// Also takes the load reports of the Envoys.
+    #[must_use]
     pub fn with_loads(self, loads: &EnvoyLoadServer) -> Self {
         self.with_load_reports(loads.calls())
     }

@@ -81,7 +81,7 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("register", &[&["client", "server"], &["wire"]]),
-    ("grpc", &[&["fuzzing"], &["report", "scaler", "xds"], &["connections", "proto"]]),
+    ("grpc", &[&["fuzzing"], &["xds"], &["report", "scaler"], &["connections", "proto"]]),
     ("config", &[&["settings"], &["field"], &["duration", "errors", "size"], &["document"]]),
     (
         "daemon",
@@ -90,8 +90,9 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
             &["xds"],
             // Every other room is a role.
             &["*"],
-            &["data_plane", "xds_listener"],
+            &["xds_listener"],
             &["envoy"],
+            &["data_plane"],
             &["role"],
             &["admin", "certificates", "cluster_events", "listeners", "logging", "settings"],
             &["failure", "process", "rouse_yaml", "token_check"],
