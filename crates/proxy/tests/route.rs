@@ -78,7 +78,7 @@ fn naive(
 
 /// What a proxy does that takes the best host pattern alone, and there the first rule that matches.
 fn first_match(table: &RouteTable<usize>, host: &str, path: &str, headers: &HeaderMap) -> Option<usize> {
-    let hosts = table.hosts();
+    let hosts = table.virtual_hosts();
     let fits = hosts.iter().filter_map(|one| Some((host_fit(&one.host.to_string(), host)?, one)));
     let (_, best) = fits.max_by_key(|(fit, _)| *fit)?;
     let matches = |(prefix, rule): &&(&str, &Rule<usize>)| {

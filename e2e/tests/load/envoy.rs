@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 /// An Envoy in front of the apps of a `rouse up`.
 pub(crate) struct EnvoyFront {
-    pub(crate) envoy: Envoy,
+    _envoy: Envoy,
     /// Where it takes requests.
     pub(crate) target: Target,
 }
@@ -28,22 +28,6 @@ impl EnvoyFront {
         let envoy =
             Envoy::start_with(&binary().expect("Envoy is installed"), "envoy.yaml", &printed.stdout).await;
         let address = envoy.listener("rouse_static").await;
-        Self { envoy, target: Target { address, ..rouse.target(false) } }
-    }
-
-    /// How many requests Envoy has sent to each address of a cluster: the gateway's, and those of pods.
-    pub(crate) async fn requests(&self, cluster: &str) -> Vec<(std::net::SocketAddr, u64)> {
-        let clusters = self.envoy.json("/clusters?format=json").await;
-        let all = clusters["cluster_statuses"].as_array().expect("clusters");
-        let cluster = all.iter().find(|one| one["name"] == cluster).expect("the cluster");
-        let hosts = cluster["host_statuses"].as_array().cloned().unwrap_or_default();
-        let host = |host: &serde_json::Value| {
-            let socket = &host["address"]["socket_address"];
-            let address = format!("{}:{}", socket["address"].as_str()?, socket["port_value"]);
-            let stats = host["stats"].as_array()?.iter().find(|one| one["name"] == "rq_total")?;
-            let count = stats["value"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default();
-            Some((address.parse().ok()?, count))
-        };
-        hosts.iter().filter_map(host).collect()
+        Self { _envoy: envoy, target: Target { address, ..rouse.target(false) } }
     }
 }

@@ -10,7 +10,7 @@ use rouse_grpc::xds::names::{GATEWAYS_CLUSTER, cluster_name};
 use rouse_grpc::xds::publisher::{EnvoyBackend, EnvoyRoutes};
 use rouse_grpc::xds::resources::{HostRoutes, PathRoute, PodProtocol, PodRoots, PodTls, RouteAction};
 use rouse_net::tls::{ClientSettings, Pem, Roots};
-use rouse_proxy::routing::{HostRules, Route, RouteTable, Rule, StaticResponse, Target};
+use rouse_proxy::routing::{Route, RouteTable, Rule, StaticResponse, Target, VirtualHost};
 use rouse_proxy::upstream::{Backend, UpstreamProtocol};
 
 /// Translates all routes. `can_wake` says whether a gateway brings up the service of a route that has no pod.
@@ -22,7 +22,7 @@ pub fn translate(table: &RouteTable<Arc<Route>>, can_wake: impl Fn(&Route) -> bo
         let key = (to.service.id().clone(), to.port.name().clone());
         backends.entry(key).and_modify(|known| merge(known, &new)).or_insert(new);
     }
-    EnvoyRoutes { hosts: table.hosts().iter().map(host).collect(), backends }
+    EnvoyRoutes { hosts: table.virtual_hosts().iter().map(host).collect(), backends }
 }
 
 /// Whether a gateway answers in place of the pods while there are none.
@@ -85,7 +85,7 @@ fn in_memory(bundles: &[Pem]) -> Option<Bytes> {
     Some(all.into())
 }
 
-fn host(host: &HostRules<'_, Arc<Route>>) -> HostRoutes {
+fn host(host: &VirtualHost<'_, Arc<Route>>) -> HostRoutes {
     let routes = host.rules.iter().map(|(prefix, rule)| path_route(prefix, rule)).collect();
     HostRoutes { domain: host.host.to_string(), routes }
 }

@@ -10,4 +10,6 @@ pub use self::no_pod::{FixedResponse, NoPodPolicy, PassiveRequests, PendingLimit
 pub use self::route::{Route, Target};
 pub(crate) use self::router::Router;
 pub use self::static_response::StaticResponse;
-pub use self::table::{BadHost, BadPath, HeaderMatch, HostPattern, HostRules, PathPrefix, RouteTable, Rule};
+pub use self::table::{
+    BadHost, BadPath, HeaderMatch, HostPattern, PathPrefix, RouteTable, Rule, VirtualHost,
+};

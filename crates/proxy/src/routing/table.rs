@@ -136,7 +136,7 @@ pub struct RouteTable<T> {
 
 /// The rules for the requests of one host pattern that no more specific pattern matches.
 #[derive(Debug)]
-pub struct HostRules<'a, T> {
+pub struct VirtualHost<'a, T> {
     /// The pattern.
     pub host: HostPattern,
     /// The path prefix of each rule, without a trailing slash, and the rule. The first one whose path and headers match wins.
@@ -231,18 +231,18 @@ impl<T> RouteTable<T> {
 
     /// Each host pattern with the rules that its requests may match, in the order in which they are tried. For proxies that know
     /// no wider pattern once a host matches, and no owners.
-    pub fn hosts(&self) -> Vec<HostRules<'_, T>> {
+    pub fn virtual_hosts(&self) -> Vec<VirtualHost<'_, T>> {
         let Hosts { exact, below, any, .. } = &self.hosts;
         let exact = exact.iter().map(|(name, paths)| (HostPattern::Exact(name.clone()), paths));
         let below = below.iter().map(|(name, paths)| (HostPattern::Below(name.clone()), paths));
         let any = any.owner.as_ref().map(|_| (HostPattern::Any, any));
         let all = exact.chain(below).chain(any);
-        let mut hosts: Vec<_> = all.map(|(host, own)| self.host_rules(host, own)).collect();
+        let mut hosts: Vec<_> = all.map(|(host, own)| self.virtual_host(host, own)).collect();
         hosts.sort_by_cached_key(|one| one.host.to_string());
         hosts
     }
 
-    fn host_rules<'a>(&'a self, host: HostPattern, own: &'a Paths) -> HostRules<'a, T> {
+    fn virtual_host<'a>(&'a self, host: HostPattern, own: &'a Paths) -> VirtualHost<'a, T> {
         let Hosts { below, any, deepest_wildcard, .. } = &self.hosts;
         let name = match &host {
             HostPattern::Exact(name) | HostPattern::Below(name) => name.as_str(),
@@ -260,7 +260,7 @@ impl<T> RouteTable<T> {
                 rules.extend(found.map(|rule| (prefix.as_str(), rule)));
             }
         }
-        HostRules { host, rules }
+        VirtualHost { host, rules }
     }
 
     /// The rule for a request: of all that match, the one with the most specific host, then the longest path, then the most
