@@ -156,7 +156,9 @@ mod tests {
     impl Scene {
         fn new(replicas: &[&str]) -> Self {
             let mut parked = ParkedServices::default();
-            replicas.iter().for_each(|name| parked.joined(&Reporter::new(name)));
+            for name in replicas {
+                parked.joined(&Reporter::new(name));
+            }
             let mut preparation = ZeroPreparation::new(at(100), 7, services());
             assert_eq!(preparation.must_ask(&parked), !replicas.is_empty());
             assert!(!preparation.must_ask(&parked));

@@ -92,7 +92,7 @@ mod tests {
         open(&values(&flags), &config).map(|_| ()).unwrap_err()
     }
 
-    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+    const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
     #[test]
     fn an_address_in_use_is_refused_with_a_next_step() {

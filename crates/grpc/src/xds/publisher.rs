@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rouse_core::endpoint::{PortName, ServiceId};
 use rouse_core::envoy::{EnvoyEndpoint, EnvoyHealth, EnvoyTarget, GatewayUse, endpoints};
 use rouse_core::registry::Registry;
-use rouse_core::snapshot::Snapshot;
+use rouse_core::snapshot::{PortView, Snapshot};
 use tokio::sync::watch;
 
 use super::cache::{ResourceCache, ResourceChange};
@@ -159,9 +159,9 @@ impl EnvoyPublisher {
     /// A publisher without routes and gateways, and what changes them.
     pub fn new(registry: Arc<Registry>, cache: Arc<ResourceCache>, most_requests: u32) -> (Self, EnvoyView) {
         let inputs = watch::Sender::new(Inputs::default());
-        let (published, receiver) = watch::channel(0);
-        let view = EnvoyView { inputs: inputs.clone(), published: receiver };
-        let publisher = Self {
+        let published = watch::Sender::new(0);
+        let view = EnvoyView { inputs: inputs.clone(), published: published.subscribe() };
+        let made = Self {
             registry,
             cache,
             most_requests,
@@ -170,7 +170,7 @@ impl EnvoyPublisher {
             services: Arc::default(),
             seen: Inputs::default(),
         };
-        (publisher, view)
+        (made, view)
     }
 
     /// Which snapshots the cache has.
@@ -188,7 +188,7 @@ impl EnvoyPublisher {
             if !first {
                 tokio::select! {
                     ended = self.inputs.changed() => if ended.is_err() { return },
-                    changed = changes.changed() => services = changed,
+                    all = changes.changed() => services = all,
                 }
             }
             // Inputs before services: a service that a route leads to is then known, and both get into one update.
@@ -270,7 +270,7 @@ impl EnvoyPublisher {
         let routed: BTreeMap<&PortName, &EnvoyBackend> = routed.map(|((_, port), it)| (port, it)).collect();
         let snapshot =
             self.registry.get(id).map(|service| Arc::clone(&service.snapshot())).unwrap_or_default();
-        let known = snapshot.ports.iter().map(|port| port.name());
+        let known = snapshot.ports.iter().map(PortView::name);
         let ports: BTreeSet<PortName> = known.chain(routed.keys().copied()).cloned().collect();
         let parked = inputs.parked.contains(id);
         let before = self.services.names(id, 0).unwrap_or_default();

@@ -34,7 +34,7 @@ async fn the_requests_of_all_envoys_are_load_of_their_service() {
     scene.until_cart(8, 6).await;
     let before = scene.cart();
     pass(1).await;
-    let busy = scene.cart().busy - before.busy;
+    let busy = scene.cart().busy.saturating_sub(before.busy);
     assert_eq!((busy.as_secs(), scene.cart().held), (6, 0), "six requests for a second");
     // A cluster that is not named has no load.
     one.report(vec![cluster("shop/till", 0, 0)]).await;

@@ -68,7 +68,7 @@ impl Scene {
         self.controllers[0].server.prepare_zero(&cart(), id);
     }
 
-    fn answered(&self, controller: &Controller) -> Option<u64> {
+    fn answered(controller: &Controller) -> Option<u64> {
         let newest = controller.sink.all().into_iter().rev().find_map(|told| match told {
             Told::Parked { services, .. } => Some(services),
             _ => None,
@@ -79,7 +79,7 @@ impl Scene {
     /// Waits until all controllers have this answer.
     async fn until_answer(&self, expected: Option<u64>) {
         for controller in &self.controllers {
-            controller.sink.until(&format!("{expected:?}"), |_| self.answered(controller) == expected).await;
+            controller.sink.until(&format!("{expected:?}"), |_| Self::answered(controller) == expected).await;
         }
     }
 
@@ -98,7 +98,7 @@ async fn the_answer_comes_when_all_envoys_have_acknowledged() {
     scene.prepare(7);
     pass(5).await;
     assert!(scene.is_parked());
-    assert_eq!(scene.answered(&scene.controllers[0]), None);
+    assert_eq!(Scene::answered(&scene.controllers[0]), None);
     scene.envoys.acknowledged.send_replace(true);
     scene.until_answer(Some(7)).await;
     // Another request for a service that is parked is answered at once.
@@ -123,7 +123,7 @@ async fn a_request_that_is_taken_back_ends_it_and_that_of_another_id_does_not() 
         // What was being prepared has no answer later.
         scene.envoys.acknowledged.send_replace(true);
         pass(2).await;
-        assert_eq!(scene.answered(&scene.controllers[0]), None);
+        assert_eq!(Scene::answered(&scene.controllers[0]), None);
         scene.prepare(9);
         scene.until_answer(Some(9)).await;
     }
@@ -152,7 +152,7 @@ async fn envoys_that_never_acknowledge_do_not_keep_a_service_parked() {
     assert!(scene.is_parked());
     pass(2).await;
     assert!(!scene.is_parked());
-    assert_eq!(scene.answered(&scene.controllers[0]), None);
+    assert_eq!(Scene::answered(&scene.controllers[0]), None);
 }
 
 #[tokio::test(start_paused = true)]

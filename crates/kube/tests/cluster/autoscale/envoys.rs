@@ -47,7 +47,9 @@ impl Replicas {
 
     fn answer_all(&self) {
         let answering = self.answering.lock().unwrap().clone();
-        answering.iter().for_each(|name| self.answer(name));
+        for name in &answering {
+            self.answer(name);
+        }
     }
 
     fn said(&self, what: &str) -> usize {
@@ -90,7 +92,9 @@ fn say(scene: &Scene, replica: &str, reports: bool) {
 async fn with_xds(api: ApiServer, names: &[&str]) -> (Scene, Arc<Replicas>) {
     let mut scene = Scene::new(api).await;
     let replicas = Replicas::of(&scene);
-    names.iter().for_each(|name| scene.join_xds(name));
+    for name in names {
+        scene.join_xds(name);
+    }
     (scene, replicas)
 }
 
