@@ -6,8 +6,8 @@ mod large;
 mod objects;
 mod phases;
 mod push;
-mod reporters;
 pub(crate) mod scaling;
+mod simulated_gateways;
 pub(crate) mod size;
 pub(crate) mod slices;
 

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::objects::{self, api, apply};
-use super::reporters::{self, ReporterFiles};
+use super::simulated_gateways::{self, ReporterFiles};
 use super::{Gateway, PATIENCE, client, runtime};
 use crate::args::{ClusterScaling, Format};
 use crate::certificate::{self, Certificate};
@@ -56,7 +56,7 @@ pub(crate) fn run(ask: &ClusterScaling) -> Result<()> {
     let client = runtime.block_on(client(&ask.kubeconfig))?;
     eprintln!("writing {} services, {} of them with a pod", ask.services, ask.busy);
     runtime.block_on(write(&client, ask))?;
-    let gateways = runtime.block_on(reporters::write(&client, GATEWAYS, folder.path()))?;
+    let gateways = runtime.block_on(simulated_gateways::write(&client, GATEWAYS, folder.path()))?;
     let (controller, reports) = start_controller(&binary, ask, &files)?;
     let url = format!("https://localhost:{}", reports.port());
 
@@ -74,7 +74,7 @@ pub(crate) fn run(ask: &ClusterScaling) -> Result<()> {
 
     eprintln!("{} busy services at {GATEWAYS} gateways for {} s", ask.busy, ask.seconds);
     let busy = runtime.block_on(async {
-        let _reporting = reporters::report(&gateways, &url, &files.cert, ask.busy)?;
+        let _reporting = simulated_gateways::report(&gateways, &url, &files.cert, ask.busy)?;
         delay(SETTLE).await;
         cost([controller.pid()], ask.seconds).await
     })?;

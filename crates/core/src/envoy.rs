@@ -1,4 +1,4 @@
-//! What Envoys are told of a service: which addresses take its requests, and the health of each.
+//! Selects the endpoints that Envoys get for a service port, and the health of each.
 //!
 //! An Envoy that dials pods itself needs the gateways only while no pod is ready, and for services whose requests must all pass them.
 

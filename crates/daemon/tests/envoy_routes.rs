@@ -16,7 +16,7 @@ use rouse_core::random::Random;
 use rouse_daemon::envoy::translate;
 use rouse_grpc::GrpcTransport;
 use rouse_grpc::xds::cache::ResourceCache;
-use rouse_grpc::xds::publisher::{EnvoyPublisher, EnvoyView};
+use rouse_grpc::xds::publisher::{EnvoyPublisher, EnvoyPublisherHandle};
 use rouse_grpc::xds::{Access, XdsMetrics, XdsParts, XdsServer, XdsSettings};
 use rouse_net::clock::TokioClock;
 use rouse_proxy::routing::{
@@ -121,7 +121,7 @@ async fn same_routes() {
 }
 
 /// A control plane on a free port: its address, what changes its routes, and its tasks.
-async fn control_plane(bench: &Bench) -> (SocketAddr, EnvoyView, JoinSet<()>) {
+async fn control_plane(bench: &Bench) -> (SocketAddr, EnvoyPublisherHandle, JoinSet<()>) {
     let cache = Arc::<ResourceCache>::default();
     let (publisher, view) = EnvoyPublisher::new(Arc::clone(&bench.registry), Arc::clone(&cache), 1000);
     let parts = XdsParts {

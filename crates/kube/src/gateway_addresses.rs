@@ -138,20 +138,20 @@ impl Sink for SliceSink {
     }
 }
 
-/// The addresses of the ready gateways in a slice, at their port for requests.
+/// The addresses of the gateways in a slice, at their port for requests: the ready ones, or else those that leave and still serve.
 fn addresses(slice: &EndpointSlice) -> Vec<SocketAddr> {
     let is_http = |port: &&EndpointPort| port.name.as_deref() == Some(PORT);
     let Some(port) = slice.ports.iter().find(is_http).and_then(|port| port.port) else { return Vec::new() };
-    let ips = slice.endpoints.iter().filter_map(address);
+    let best = slice.endpoints.iter().map(state).max().filter(|best| *best >= State::Draining);
+    let taking = slice.endpoints.iter().filter(|endpoint| Some(state(endpoint)) == best);
+    let ips = taking.filter_map(|endpoint| endpoint.addresses.first()?.parse::<IpAddr>().ok());
     ips.map(|ip| SocketAddr::new(ip, port.get())).collect()
 }
 
-/// The address of an endpoint, if it is ready: one that leaves does not take held requests any more.
-fn address(endpoint: &Endpoint) -> Option<IpAddr> {
+fn state(endpoint: &Endpoint) -> State {
     let conditions = endpoint.conditions;
     let (ready, serving, terminating) = (conditions.ready, conditions.serving, conditions.terminating);
-    let state = Conditions { ready, serving, terminating }.state();
-    endpoint.addresses.first()?.parse().ok().filter(|_| state == State::Ready)
+    Conditions { ready, serving, terminating }.state()
 }
 
 #[cfg(test)]
@@ -180,5 +180,9 @@ mod tests {
         let found: Vec<String> = addresses(&named).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["10.0.0.1:8080", "10.0.0.2:8080"]);
         assert_eq!(addresses(&slice(json!([{"name": "https", "port": 8443}]))), []);
+        let mut leaving = named.clone();
+        leaving.endpoints.retain(|endpoint| state(endpoint) != State::Ready);
+        let found: Vec<String> = addresses(&leaving).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["10.0.0.4:8080"]);
     }
 }

@@ -67,8 +67,8 @@ pub struct LocalSettings {
 
 /// Proxies beside the gateway that send requests to the pods themselves.
 pub trait OtherProxies: Send + Sync {
-    /// Whether all of them have the endpoints of this generation of the service's snapshot, or of a newer one, and have reported since
-    /// how many requests the pods have. Otherwise a pod that leaves may still get a request.
+    /// Whether all of them have the endpoints of this generation of the service's snapshot, or of a newer one. Otherwise a pod that
+    /// leaves may still get a request. What they have sent to it before, they do not say: a pod finishes that on SIGTERM.
     fn know(&self, service: &ServiceId, generation: u64) -> bool;
 }
 

@@ -32,7 +32,7 @@ fn warning(args: &BootstrapArgs) -> Option<String> {
         XdsServerHost::Ip(ip) => SocketAddr::new(*ip, away.port.get()).to_string(),
     };
     Some(format!(
-        "Envoy gets its configuration from {address} in plain text, and whoever is on the way can change where requests go; give \
+        "Envoy gets its configuration from {address} in plain text, and a machine in between can change where requests go; give \
          --ca, and --cert and --key for `rouse xds --xds-client-ca`"
     ))
 }

@@ -33,10 +33,22 @@ pub struct EnvoyId {
 }
 
 impl EnvoyId {
-    /// The Envoy with this name and node id.
+    /// The Envoy with this name and node id. Both come from outside: control characters are left out, and a text of more than
+    /// [`MAX_ENVOY_NAME`] bytes is cut, since reports to controllers have none of these.
     pub fn new(san: &str, node: &str) -> Self {
-        Self { san: san.into(), node: node.into() }
+        Self { san: named(san), node: named(node) }
     }
+}
+
+fn named(text: &str) -> Arc<str> {
+    let mut name = String::new();
+    for letter in text.chars().filter(|letter| !letter.is_control()) {
+        if name.len() + letter.len_utf8() > MAX_ENVOY_NAME {
+            break;
+        }
+        name.push(letter);
+    }
+    name.into()
 }
 
 impl fmt::Display for EnvoyId {
@@ -256,6 +268,13 @@ mod tests {
 
     fn envoy(name: &str) -> EnvoyId {
         EnvoyId::new("spiffe://a/envoy", name)
+    }
+
+    #[test]
+    fn an_id_has_no_control_characters_and_is_cut_at_a_letter() {
+        let long = format!("{}\u{e9}\n{}", "a".repeat(255), "b".repeat(1000));
+        let id = EnvoyId::new(&long, "edge\n-1\t");
+        assert_eq!((&*id.san, &*id.node), (&*"a".repeat(255), "edge-1"));
     }
 
     fn state(reports: bool, services: &[&str]) -> EnvoyState {

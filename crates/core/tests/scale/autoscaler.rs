@@ -572,7 +572,7 @@ impl Model {
                 self.last_report(n, who).map(|(at, _)| at).filter(|at| self.facts[n].0 < *at + REPORT_TTL)
             })
             .min();
-        // Where nobody is listed, or one is silent, it is not scaled down in any case.
+        // Without a listed reporter, or if one is silent, it is not scaled down in any case.
         let known = oldest.flatten().unwrap_or(self.facts[n].0);
         self.is_idle(n) && known >= self.last_activity(n) + self.settings.idle_after
     }

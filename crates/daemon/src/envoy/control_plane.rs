@@ -11,9 +11,9 @@ use rouse_grpc::report::client::EnvoyReports;
 use rouse_grpc::xds::cache::{ResourceCache, ResourceChange};
 use rouse_grpc::xds::load::{EnvoyLoadMetrics, EnvoyLoadParts, EnvoyLoadServer};
 use rouse_grpc::xds::names::ROUTE_CONFIGURATION;
-use rouse_grpc::xds::publisher::{EnvoyPublisher, EnvoyView};
+use rouse_grpc::xds::publisher::{EnvoyPublisher, EnvoyPublisherHandle};
 use rouse_grpc::xds::resource_type::ResourceType;
-use rouse_grpc::xds::{Access, EnvoyFollowers, XdsMetrics, XdsParts, XdsServer, XdsSettings, resources};
+use rouse_grpc::xds::{Access, EndpointAcks, XdsMetrics, XdsParts, XdsServer, XdsSettings, resources};
 use rouse_net::clock::TokioClock;
 use rouse_net::listen::Listener;
 use tokio::net::TcpListener;
@@ -38,7 +38,7 @@ pub(crate) struct EnvoyControlPlane {
     registry: Arc<Registry>,
     clock: TokioClock,
     /// What Envoys get.
-    pub(crate) view: EnvoyView,
+    pub(crate) view: EnvoyPublisherHandle,
 }
 
 /// Who may connect, and how.
@@ -51,7 +51,7 @@ pub(crate) struct EnvoyClients {
 
 /// What a role needs of its Envoys.
 pub(crate) struct EnvoysServed {
-    pub(crate) followers: EnvoyFollowers,
+    pub(crate) followers: EndpointAcks,
     /// True once Envoys get answers.
     pub(crate) opened: watch::Receiver<bool>,
 }
@@ -96,7 +96,7 @@ impl EnvoyControlPlane {
         let loads = EnvoyLoadServer::new(loads, end.clone());
         let server = XdsServer::new(XdsSettings::default(), parts, end.clone()).with_loads(&loads);
         loads::follow(server.clone(), loads, reports, tasks);
-        let followers = EnvoyFollowers::new(server.clone(), cache, &publisher);
+        let followers = EndpointAcks::new(server.clone(), cache, &publisher);
         tasks.spawn("the publisher for Envoys", publisher.run());
         let (open, opened) = watch::channel(false);
         tasks.spawn(LISTENER, async move {

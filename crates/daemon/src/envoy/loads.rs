@@ -13,8 +13,8 @@ use rouse_grpc::report::client::{
 };
 use rouse_grpc::xds::load::{ConnectedEnvoy, EnvoyLoadServer};
 use rouse_grpc::xds::names::parse_cluster_name;
-use rouse_grpc::xds::publisher::EnvoyView;
-use rouse_grpc::xds::{ConnectedClient, EnvoyFollowers, XdsServer};
+use rouse_grpc::xds::publisher::EnvoyPublisherHandle;
+use rouse_grpc::xds::{ConnectedClient, EndpointAcks, XdsServer};
 use rouse_net::auth::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -34,7 +34,7 @@ pub(crate) struct EnvoyParking {
 
 impl EnvoyParking {
     /// Carries out nothing yet.
-    pub(crate) fn new(view: EnvoyView) -> Self {
+    pub(crate) fn new(view: EnvoyPublisherHandle) -> Self {
         let preparer = Arc::new(Preparer { view, followers: watch::Sender::new(None) });
         let (commands, worker) = parking(Arc::clone(&preparer) as _);
         Self { commands, worker, preparer }
@@ -43,7 +43,7 @@ impl EnvoyParking {
     /// Carries out commands from now on, and answers by `client`.
     pub(crate) fn start(
         self,
-        followers: Arc<EnvoyFollowers>,
+        followers: Arc<EndpointAcks>,
         client: &ReportClient,
         registry: Arc<Registry>,
         (tasks, end): (&mut Tasks, &CancellationToken),
@@ -57,22 +57,24 @@ impl EnvoyParking {
 
 /// Publishes what is parked, and waits for the Envoys.
 struct Preparer {
-    view: EnvoyView,
+    view: EnvoyPublisherHandle,
     /// The connected Envoys, once they are served.
-    followers: watch::Sender<Option<Arc<EnvoyFollowers>>>,
+    followers: watch::Sender<Option<Arc<EndpointAcks>>>,
 }
 
 impl ZeroPreparer for Preparer {
     fn prepare_zero(&self, service: &ServiceId) -> BoxFuture<'static, ()> {
         let (view, mut followers, service) = (self.view.clone(), self.followers.subscribe(), service.clone());
+        // Now, and not in the task: a cancellation that comes before its first step would be undone by it.
+        view.set_parked(&service, true);
         Box::pin(async move {
-            view.park(&service, true).await;
+            view.published().await;
             // Fails only if the role has ended, and then the preparation is dropped too.
             let Ok(Some(followers)) = followers.wait_for(Option::is_some).await.map(|known| known.clone())
             else {
                 return;
             };
-            followers.all_know(&service).await;
+            followers.all_use_gateways(&service).await;
         })
     }
 
@@ -82,7 +84,7 @@ impl ZeroPreparer for Preparer {
 }
 
 /// Ends the preparation of a service when its last ready pod is gone: the pods of the next wake are served directly.
-async fn pods_gone(registry: Arc<Registry>, view: EnvoyView, commands: ParkingCommands) {
+async fn pods_gone(registry: Arc<Registry>, view: EnvoyPublisherHandle, commands: ParkingCommands) {
     let mut changes = registry.subscribe();
     loop {
         for service in changes.changed().await.into_iter().filter(|service| view.is_parked(service)) {

@@ -13,6 +13,9 @@ use rouse_net::tls::{ClientSettings, Pem, Roots};
 use rouse_proxy::routing::{Route, RouteTable, Rule, StaticResponse, Target, VirtualHost};
 use rouse_proxy::upstream::{Backend, UpstreamProtocol};
 
+/// The longest value of a header that Envoy takes: 16 KiB, in which each percent sign counts twice.
+const LONGEST_HEADER: usize = 8 * 1024;
+
 /// Translates all routes. `can_wake` says whether a gateway brings up the service of a route that has no pod.
 pub fn translate(table: &RouteTable<Arc<Route>>, can_wake: impl Fn(&Route) -> bool) -> EnvoyRoutes {
     let mut backends = BTreeMap::new();
@@ -76,13 +79,35 @@ fn pod_tls(settings: &ClientSettings) -> Option<PodTls> {
 
 /// The bundles as one text. A file could change at any time, and only the gateways would notice.
 fn in_memory(bundles: &[Pem]) -> Option<Bytes> {
-    let mut all = Vec::new();
+    let mut all = String::new();
     for bundle in bundles {
         let Pem::Bytes(text) = bundle else { return None };
-        all.extend_from_slice(text);
-        all.push(b'\n');
+        all.push_str(&certificates(&String::from_utf8_lossy(text)));
     }
-    Some(all.into())
+    (!all.is_empty()).then(|| all.into())
+}
+
+/// The certificates of a bundle. What else it has, such as a private key beside them, must not reach Envoys.
+fn certificates(bundle: &str) -> String {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let blocks = bundle.split(BEGIN).skip(1).filter_map(|block| block.split_once(END));
+    blocks.map(|(encoded, _)| format!("{BEGIN}{encoded}{END}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_certificates_of_a_bundle_are_sent() {
+        let key = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n";
+        let certificate =
+            |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
+        let bundle = format!("password\n{}{key}text\n{}", certificate("one"), certificate("two"));
+        assert_eq!(certificates(&bundle), certificate("one") + &certificate("two"));
+        assert_eq!(in_memory(&[Pem::Bytes(key.as_bytes().into())]), None);
+    }
 }
 
 fn host(host: &VirtualHost<'_, Arc<Route>>) -> HostRoutes {
@@ -104,15 +129,25 @@ fn path_route(prefix: &str, rule: &Rule<Arc<Route>>) -> PathRoute {
 }
 
 fn action(route: &Route) -> RouteAction {
-    if let Some(fixed) = route.no_pod.fixed.as_ref().filter(|fixed| !fixed.when_unavailable) {
+    let fixed = route.no_pod.fixed.as_ref().filter(|fixed| !fixed.when_unavailable);
+    if let Some(fixed) = fixed.filter(|fixed| envoy_can_send(&fixed.response)) {
         return respond(&fixed.response);
     }
     let cluster = match &route.target {
+        _ if fixed.is_some() => GATEWAYS_CLUSTER.into(),
         Target::Backend(to) => cluster_name(to.service.id(), to.port.name()),
         // The gateways say what is wrong, or use the fallback.
         Target::NoService | Target::BadPort => GATEWAYS_CLUSTER.into(),
     };
     RouteAction::Forward { cluster, timeout: route.timeouts.request }
+}
+
+/// Whether Envoy accepts a response: it would refuse the routes of all hosts because of one that it cannot send.
+fn envoy_can_send(response: &StaticResponse) -> bool {
+    let fits = |(name, value): &(http::HeaderName, http::HeaderValue)| {
+        *name != http::header::HOST && value.len() <= LONGEST_HEADER && value.to_str().is_ok()
+    };
+    response.headers().iter().all(fits)
 }
 
 fn respond(response: &StaticResponse) -> RouteAction {

@@ -9,8 +9,8 @@ use rouse_core::endpoint::ServiceId;
 use rouse_core::hold::HoldLimits;
 use rouse_core::registry;
 use rouse_grpc::GrpcTransport;
-use rouse_grpc::xds::publisher::EnvoyView;
-use rouse_grpc::xds::{Access, EnvoyFollowers};
+use rouse_grpc::xds::publisher::EnvoyPublisherHandle;
+use rouse_grpc::xds::{Access, EndpointAcks};
 use rouse_local::engine::{self, LocalEngine, OtherProxies, SidecarLauncher};
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
@@ -55,7 +55,7 @@ pub(super) struct UpRole {
     /// The certificates of the TLS listener.
     tls: Option<Arc<ServerTls>>,
     /// What Envoys get, if they may connect.
-    envoys: Option<EnvoyView>,
+    envoys: Option<EnvoyPublisherHandle>,
     outputs: Outputs,
     source: ConfigSource,
     changes: Changes,
@@ -200,7 +200,7 @@ impl UpRole {
 }
 
 /// The Envoys that fetch their endpoints here.
-struct Followers(EnvoyFollowers);
+struct Followers(EndpointAcks);
 
 impl OtherProxies for Followers {
     fn know(&self, service: &ServiceId, generation: u64) -> bool {

@@ -13,7 +13,7 @@ use rouse_core::registry::Registry;
 use rouse_grpc::GrpcTransport;
 use rouse_grpc::report::client::{ParkingCommands, ReportClient};
 use rouse_grpc::xds::Access;
-use rouse_grpc::xds::publisher::EnvoyView;
+use rouse_grpc::xds::publisher::EnvoyPublisherHandle;
 use rouse_kube::client::connect::Client;
 use rouse_kube::gateway_addresses::{GatewayAddressSettings, GatewayAddresses};
 use rouse_net::clock::TokioClock;
@@ -132,7 +132,7 @@ impl XdsStart {
 
 /// A control plane that follows routes, services and gateways.
 pub(crate) struct XdsControlPlane {
-    view: EnvoyView,
+    view: EnvoyPublisherHandle,
     gateways: Arc<GatewayAddresses>,
     known: watch::Sender<Known>,
     /// True once Envoys get answers.
@@ -188,12 +188,23 @@ async fn all_known(mut known: watch::Receiver<Known>) {
 async fn follow(
     mut listed: watch::Receiver<Option<Arc<[SocketAddr]>>>,
     own: Vec<SocketAddr>,
-    (view, known): (EnvoyView, watch::Sender<Known>),
+    (view, known): (EnvoyPublisherHandle, watch::Sender<Known>),
 ) {
+    let mut had_any = false;
     loop {
         let all = listed.borrow_and_update().clone();
         if let Some(all) = all {
-            view.set_gateways(own.iter().chain(&*all).copied().collect());
+            let all: Vec<SocketAddr> = own.iter().chain(&*all).copied().collect();
+            // Without any, the last ones stay: they are about to come back, and there is no better place for a request.
+            if all.is_empty() {
+                tracing::warn!(
+                    "no gateway serves: an Envoy cannot send a request to a service without pods; check --gateways"
+                );
+            }
+            if !all.is_empty() || !had_any {
+                had_any |= !all.is_empty();
+                view.set_gateways(all);
+            }
             known.send_modify(|known| known.gateways = true);
         }
         if listed.changed().await.is_err() {

@@ -45,8 +45,8 @@ pub static XDS_INSECURE: Setting<bool> = Setting::new(
     "xds-insecure",
     &Switch,
     || false,
-    "Whether to listen beyond loopback without TLS, or without asking for client certificates: whoever reaches the port reads all \
-     routes and addresses, and can report load",
+    "Whether to listen beyond loopback without TLS, or without asking for client certificates: any client that reaches the port can then \
+     read all routes and addresses, and report load",
 );
 
 /// `--envoy-listen`.
@@ -113,7 +113,7 @@ pub(crate) fn together(
         reading.problem(values.first_origin(&[setting, &XDS_TLS_CERT]), what);
     } else if cert && !ca && !open {
         let what = format!(
-            "whoever reaches {address} would get all routes and addresses, and could report load: give --xds-client-ca, or \
+            "any client that reaches {address} could read all routes and addresses, and report load: give --xds-client-ca, or \
              --xds-insecure"
         );
         reading.problem(values.first_origin(&[&XDS_TLS_CERT, setting]), what);

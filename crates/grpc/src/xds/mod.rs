@@ -55,7 +55,7 @@ mod access;
 pub mod cache;
 mod clients;
 mod delta;
-mod followers;
+mod endpoint_acks;
 pub(crate) mod fuzzing;
 pub mod load;
 mod metrics;
@@ -74,6 +74,6 @@ mod wire;
 
 pub use access::{Access, ClientIdentity};
 pub use clients::ConnectedClient;
-pub use followers::EnvoyFollowers;
+pub use endpoint_acks::EndpointAcks;
 pub use metrics::XdsMetrics;
 pub use server::{XdsLimits, XdsParts, XdsServer, XdsSettings};

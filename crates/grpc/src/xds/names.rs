@@ -11,6 +11,9 @@ pub const ROUTE_CONFIGURATION: &str = "rouse";
 /// The cluster of requests that only a gateway can answer. No service has this name.
 pub const GATEWAYS_CLUSTER: &str = "rouse-gateways";
 
+/// The longest name of a cluster that can be ours: a namespace, a service and a port have 63 letters each in Kubernetes.
+const LONGEST_CLUSTER_NAME: usize = 256;
+
 /// The name of the cluster, and of its endpoints.
 pub fn cluster_name(service: &ServiceId, port: &PortName) -> Arc<str> {
     match port.as_str() {
@@ -21,6 +24,9 @@ pub fn cluster_name(service: &ServiceId, port: &PortName) -> Arc<str> {
 
 /// The service and the port of a cluster, if its name is one of ours.
 pub fn parse_cluster_name(name: &str) -> Option<(ServiceId, PortName)> {
+    if name.len() > LONGEST_CLUSTER_NAME {
+        return None;
+    }
     let (service, port) = name.split_once(':').unwrap_or((name, ""));
     Some((service.parse().ok()?, PortName::new(port)))
 }

@@ -50,13 +50,13 @@ struct Inputs {
 
 /// Changes what Envoys get.
 #[derive(Debug, Clone)]
-pub struct EnvoyView {
+pub struct EnvoyPublisherHandle {
     inputs: watch::Sender<Inputs>,
     /// The revision of the inputs that the cache has.
     published: watch::Receiver<u64>,
 }
 
-impl EnvoyView {
+impl EnvoyPublisherHandle {
     /// Replaces the routes.
     pub fn set_routes(&self, routes: EnvoyRoutes) {
         self.change(|inputs| {
@@ -81,13 +81,7 @@ impl EnvoyView {
         });
     }
 
-    /// Sends new requests of a service to the gateways (`parked`), or to its pods again. Returns once the cache has it.
-    pub async fn park(&self, service: &ServiceId, parked: bool) {
-        self.set_parked(service, parked);
-        self.published().await;
-    }
-
-    /// As [`EnvoyView::park`], without waiting.
+    /// Sends new requests of a service to the gateways (`parked`), or to its pods again.
     pub fn set_parked(&self, service: &ServiceId, parked: bool) {
         self.change(|inputs| {
             let all = Arc::make_mut(&mut inputs.parked);
@@ -106,7 +100,8 @@ impl EnvoyView {
         self.published().await;
     }
 
-    async fn published(&self) {
+    /// Waits until the cache has all inputs that were changed before this call.
+    pub async fn published(&self) {
         let revision = self.inputs.borrow().revision;
         // Fails only if the publisher has ended, and then nothing is published any more.
         self.published.clone().wait_for(|published| *published >= revision).await.ok();
@@ -130,6 +125,8 @@ struct PublishedService {
     generation: u64,
     /// The names of its endpoints, one for each port.
     names: Vec<Arc<str>>,
+    /// No pod takes new requests: Envoys send them to the gateways, or nowhere.
+    has_no_healthy_pod: bool,
 }
 
 impl PublishedServices {
@@ -138,6 +135,12 @@ impl PublishedServices {
         let services = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let published = services.get(service).filter(|published| published.generation >= generation);
         published.map(|published| published.names.clone())
+    }
+
+    /// Whether Envoys send no new requests to the pods of a service, as soon as they know what is published.
+    pub(super) fn spares_pods(&self, service: &ServiceId) -> bool {
+        let services = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        services.get(service).is_none_or(|published| published.has_no_healthy_pod)
     }
 }
 
@@ -157,10 +160,14 @@ pub struct EnvoyPublisher {
 
 impl EnvoyPublisher {
     /// A publisher without routes and gateways, and what changes them.
-    pub fn new(registry: Arc<Registry>, cache: Arc<ResourceCache>, most_requests: u32) -> (Self, EnvoyView) {
+    pub fn new(
+        registry: Arc<Registry>,
+        cache: Arc<ResourceCache>,
+        most_requests: u32,
+    ) -> (Self, EnvoyPublisherHandle) {
         let inputs = watch::Sender::new(Inputs::default());
         let published = watch::Sender::new(0);
-        let view = EnvoyView { inputs: inputs.clone(), published: published.subscribe() };
+        let view = EnvoyPublisherHandle { inputs: inputs.clone(), published: published.subscribe() };
         let made = Self {
             registry,
             cache,
@@ -178,7 +185,7 @@ impl EnvoyPublisher {
         &self.services
     }
 
-    /// Publishes until the last [`EnvoyView`] is dropped.
+    /// Publishes until the last [`EnvoyPublisherHandle`] is dropped.
     pub async fn run(mut self) {
         // Subscribe before reading: the first call returns all services.
         let mut changes = self.registry.subscribe();
@@ -275,9 +282,14 @@ impl EnvoyPublisher {
         let parked = inputs.parked.contains(id);
         let before = self.services.names(id, 0).unwrap_or_default();
         let mut names = Vec::with_capacity(ports.len());
+        let mut has_no_healthy_pod = true;
         for port in &ports {
             let backend = routed.get(port).copied();
             let listed = list(&snapshot, port, backend, parked, &inputs.gateways);
+            let takes = |one: &EnvoyEndpoint| {
+                one.health == EnvoyHealth::Healthy && matches!(one.target, EnvoyTarget::Pod(_))
+            };
+            has_no_healthy_pod &= !listed.iter().any(takes);
             let name = cluster_name(id, port);
             let over_tls = backend.is_some_and(|backend| backend.tls.is_some());
             let encoded = resources::endpoints(&name, &listed, over_tls);
@@ -287,7 +299,11 @@ impl EnvoyPublisher {
         for gone in before.into_iter().filter(|name| !names.contains(name)) {
             all.push(remove(ResourceType::Endpoints, gone));
         }
-        (!names.is_empty()).then_some(PublishedService { generation: snapshot.generation, names })
+        (!names.is_empty()).then_some(PublishedService {
+            generation: snapshot.generation,
+            names,
+            has_no_healthy_pod,
+        })
     }
 }
 

@@ -40,7 +40,7 @@ async fn clients_are_listed_with_what_they_say_and_what_they_are() {
 #[tokio::test]
 async fn a_version_is_acknowledged_when_every_subscribed_client_has_accepted_it() {
     let scene = Scene::with(XdsLimits::default(), Access::Any);
-    assert!(acknowledged(&scene), "nobody is subscribed");
+    assert!(acknowledged(&scene), "no client is subscribed");
     let (mut first, mut second) = (subscribed(&scene, "-a").await, subscribed(&scene, "-a").await);
     let mut other = scene.envoy().await;
     other.subscribe(Eds, &["b"]).await;
@@ -48,7 +48,7 @@ async fn a_version_is_acknowledged_when_every_subscribed_client_has_accepted_it(
     assert!(acknowledged(&scene));
     scene.set(Eds, "a", "1");
     let before = scene.cache.version(Eds, "a");
-    assert!(!acknowledged(&scene), "nobody has it");
+    assert!(!acknowledged(&scene), "no client has it");
     first.accept("eds a=1").await;
     let nonce = second.expect("eds a=1").await;
     first.expect_nothing().await;

@@ -107,7 +107,7 @@ impl Pod {
     }
 
     /// Continues the removal. Returns whether the stage changed. `is_known`: all proxies that send requests to the pod know the
-    /// present endpoints, and have reported their requests since.
+    /// present endpoints.
     pub(super) fn advance(&mut self, now: Moment, is_known: bool) -> bool {
         let idle = self.in_flight() == 0;
         let next = match self.stage {

@@ -74,7 +74,7 @@ fn certificate(xds: &InstalledXds, now: SystemTime, advice: &Advice) -> [Check; 
         Check::pass(ASKS)
     } else {
         Check::warning(ASKS)
-            .because("--xds-client-ca is not set: whoever reaches the port reads all routes and addresses, and can report load")
+            .because("--xds-client-ca is not set: any client that reaches the port can read all routes and addresses, and report load")
             .next(again("with --xds-secret or --generate-keys", advice))
     };
     [own, asks]

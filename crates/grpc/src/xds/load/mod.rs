@@ -1,7 +1,7 @@
 //! The load that Envoys send past the gateways: takes their reports (LRS), counts it on the meters of services, and knows which Envoys
 //! are silent.
 //!
-//! `service.rs` reads the stream of one Envoy, `accounts.rs` sums up and remembers, without I/O. What it says of Envoys goes to
+//! `lrs.rs` reads the stream of one Envoy, `aggregator.rs` sums up and remembers, without I/O. What it says of Envoys goes to
 //! controllers by `EnvoyReports` of the report client, the load by the meters of the registry, as that of gateways.
 //!
 //! A request that an Envoy sends to a gateway is counted there. So that it does not count twice, the endpoint lists have the gateways in
@@ -10,9 +10,9 @@
 //! An Envoy that has endpoints from here and opens no stream of load reports is silent as long as it is connected. This concerns clients
 //! that use EDS alone, with clusters of their own and without a `load_stats_config`: their services are not scaled down.
 
-mod accounts;
+mod aggregator;
+mod lrs;
 mod metrics;
-mod service;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -32,9 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connections::{Connections, GrpcLimits, GrpcTransport};
 use crate::proto::envoy::service::load_stats::v3::load_reporting_service_server::LoadReportingServiceServer;
-use accounts::{EnvoyAccounts, ServiceChange, StreamId};
+use aggregator::{EnvoyLoadAggregator, ServiceChange, StreamId};
+use lrs::Calls;
 pub use metrics::EnvoyLoadMetrics;
-use service::Calls;
 
 /// How often Envoys report.
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ pub struct EnvoyLoadServer {
 
 #[derive(Debug, Default)]
 struct LoadState {
-    accounts: EnvoyAccounts,
+    aggregator: EnvoyLoadAggregator,
     /// What was counted on the meter of each service that has load.
     counted: HashMap<ServiceId, Counted>,
 }
@@ -136,8 +136,8 @@ impl EnvoyLoadServer {
             let now = self.parts.clock.now();
             let states = {
                 let mut state = self.state();
-                state.accounts.set_connected(now, &envoys);
-                state.accounts.states(now)
+                state.aggregator.set_connected(now, &envoys);
+                state.aggregator.states(now)
             };
             let silent = states.values().filter(|state| state.load != EnvoyLoad::Reported).count();
             self.parts.metrics.envoys(states.len() - silent, silent);
@@ -178,7 +178,7 @@ impl EnvoyLoadServer {
     fn open(&self, envoy: EnvoyId) -> Option<StreamId> {
         let now = self.parts.clock.now();
         let mut state = self.state();
-        (state.accounts.open_streams() < MAX_STREAMS).then(|| state.accounts.open(now, envoy))
+        (state.aggregator.open_streams() < MAX_STREAMS).then(|| state.aggregator.open(now, envoy))
     }
 
     /// The stream of an Envoy has ended. If this process stops, the Envoy goes on, and another replica will hear it.
@@ -188,7 +188,7 @@ impl EnvoyLoadServer {
         }
         let now = self.parts.clock.now();
         let mut state = self.state();
-        let changes = state.accounts.close(now, id);
+        let changes = state.aggregator.close(now, id);
         state.count(changes, &*self.parts.meters);
     }
 }

@@ -37,9 +37,9 @@ pub(super) fn address(at: SocketAddr) -> Address {
     Address { address: Some(AddressKind::SocketAddress(socket)) }
 }
 
-/// A time of more than the 10,000 years that the message can hold is cut to them: Envoy refuses longer ones.
+/// A time of more than 292 years is cut to them: Envoy counts it in milliseconds, and refuses longer ones.
 pub(super) fn duration(time: Duration) -> prost_types::Duration {
-    const MOST: i64 = 315_576_000_000;
+    const MOST: i64 = 9_223_372_035;
     let seconds = i64::try_from(time.as_secs()).unwrap_or(MOST).min(MOST);
     prost_types::Duration { seconds, nanos: i32::try_from(time.subsec_nanos()).unwrap_or_default() }
 }

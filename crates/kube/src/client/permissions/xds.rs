@@ -36,7 +36,7 @@ pub const XDS_PERMISSIONS: &[Permission] = &[
         "",
         "pods",
         FOLLOW,
-        Requirement::Optional { lost: "anyone who can write an EndpointSlice can point Envoys anywhere" },
+        Requirement::Optional { lost: "a user who can write EndpointSlices can point Envoys anywhere" },
         "The addresses of pods show which endpoints are real pods and which are forged.",
     ),
     named(

@@ -1,5 +1,5 @@
-//! Gateways that report load, without the gateways: their pods and tokens on the cluster, and the client of reports that each
-//! gateway has, fed by meters that count a request of each service each second.
+//! Simulates gateways that report load: creates their pods and tokens, and runs the client of reports of each, fed by meters that count a
+//! request of each service each second.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::super::access::ClientIdentity;
-use super::accounts::{ClusterLoad, StreamId};
-use super::{ClientName, EnvoyLoadServer, GATEWAY_REGION, REPORT_INTERVAL};
+use super::aggregator::{ClusterLoad, StreamId};
+use super::{ClientName, EnvoyLoadServer, GATEWAY_REGION, MAX_PRESENT, REPORT_INTERVAL};
 use crate::connections::CallerConnection;
 use crate::proto::envoy::service::load_stats::v3::load_reporting_service_server::LoadReportingService;
 use crate::proto::envoy::service::load_stats::v3::{ClusterStats, LoadStatsRequest, LoadStatsResponse};
@@ -179,15 +179,10 @@ impl EnvoyStream {
     /// The first message says who it is.
     fn hello(&mut self, first: &LoadStatsRequest) -> Result<(), StreamEnd> {
         let node = first.node.as_ref().map(|node| node.id.as_str()).unwrap_or_default();
-        let fits = |text: &str| text.len() <= MAX_ENVOY_NAME && !text.chars().any(char::is_control);
-        // A longer SAN is cut at a letter: it is the client's certificate that proves it, not this text.
-        let san: String =
-            self.san.chars().filter(|letter| !letter.is_control()).take(MAX_ENVOY_NAME / 4).collect();
-        let san = if fits(&self.san) { self.san.as_str() } else { san.as_str() };
-        if node.is_empty() || !fits(node) {
+        if node.is_empty() || node.len() > MAX_ENVOY_NAME || node.chars().any(char::is_control) {
             return Err(StreamEnd::BadNode);
         }
-        let envoy = EnvoyId::new(san, node);
+        let envoy = EnvoyId::new(&self.san, node);
         let id = self.server.open(envoy.clone()).ok_or(StreamEnd::TooMany)?;
         tracing::info!(%envoy, "an Envoy reports its load");
         self.open = Some(Open { id, envoy, server: self.server.clone() });
@@ -207,7 +202,7 @@ impl EnvoyStream {
         }
         let now = parts.clock.now();
         let mut state = self.server.state();
-        let changes = state.accounts.report(now, open.id, known);
+        let changes = state.aggregator.report(now, open.id, known);
         state.count(changes, &*parts.meters);
         drop(state);
         parts.metrics.counted("accepted");
@@ -234,6 +229,6 @@ fn load_of(cluster: &ClusterStats) -> ClusterLoad {
             .ended
             .saturating_add(stats.total_successful_requests)
             .saturating_add(stats.total_error_requests),
-        present: sum.present.saturating_add(stats.total_requests_in_progress),
+        present: sum.present.saturating_add(stats.total_requests_in_progress).min(MAX_PRESENT.into()),
     })
 }

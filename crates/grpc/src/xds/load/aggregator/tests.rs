@@ -30,7 +30,7 @@ fn cart(load: ClusterLoad) -> [(ServiceId, ClusterLoad); 1] {
 }
 
 /// Whether an Envoy is silent; `None`: it is not known.
-fn silent(accounts: &mut EnvoyAccounts, now: u64, node: &str) -> Option<bool> {
+fn silent(accounts: &mut EnvoyLoadAggregator, now: u64, node: &str) -> Option<bool> {
     accounts.states(at(now)).get(&envoy(node)).map(|state| state.load != EnvoyLoad::Reported)
 }
 
@@ -41,7 +41,7 @@ fn connected(node: &str, services: &[&str]) -> ConnectedEnvoy {
 
 #[test]
 fn the_load_of_a_service_is_the_sum_over_its_clusters_and_all_envoys() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     let (a, b) = (accounts.open(at(0), envoy("a")), accounts.open(at(0), envoy("b")));
     let two = [(service("cart"), load(3, 0, 2)), (service("cart"), load(4, 0, 1))];
     assert_eq!(accounts.report(at(1), a, two), [change("cart", 7, 3)]);
@@ -57,7 +57,7 @@ fn the_load_of_a_service_is_the_sum_over_its_clusters_and_all_envoys() {
 
 #[test]
 fn an_envoy_that_does_not_say_how_many_began_is_counted_by_how_many_ended() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     let old = accounts.open(at(0), envoy("old"));
     assert_eq!(accounts.report(at(1), old, cart(load(0, 4, 1))), [change("cart", 4, 1)]);
     assert_eq!(accounts.report(at(2), old, cart(load(0, 1, 0))), [change("cart", 1, 0)]);
@@ -68,7 +68,7 @@ fn an_envoy_that_does_not_say_how_many_began_is_counted_by_how_many_ended() {
 
 #[test]
 fn a_stream_that_ends_takes_its_requests_away_and_its_envoy_is_silent_for_ten_minutes() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     let stream = accounts.open(at(0), envoy("a"));
     assert_eq!(silent(&mut accounts, 0, "a"), Some(true), "it has not reported yet");
     accounts.report(at(1), stream, cart(load(2, 0, 2)));
@@ -83,7 +83,7 @@ fn a_stream_that_ends_takes_its_requests_away_and_its_envoy_is_silent_for_ten_mi
 
 #[test]
 fn a_stream_without_messages_is_silent_and_keeps_its_requests() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     let stream = accounts.open(at(0), envoy("a"));
     accounts.report(at(1), stream, cart(load(2, 0, 2)));
     assert_eq!(silent(&mut accounts, 5, "a"), Some(false));
@@ -95,7 +95,7 @@ fn a_stream_without_messages_is_silent_and_keeps_its_requests() {
 
 #[test]
 fn an_envoy_that_reports_again_is_not_silent() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     let first = accounts.open(at(0), envoy("a"));
     accounts.report(at(1), first, cart(load(1, 0, 1)));
     accounts.close(at(2), first);
@@ -108,7 +108,7 @@ fn an_envoy_that_reports_again_is_not_silent() {
 
 #[test]
 fn a_connection_that_is_found_dead_after_the_reconnect_leaves_no_silent_envoy() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     let first = accounts.open(at(0), envoy("a"));
     accounts.report(at(10), first, cart(load(1, 0, 1)));
     let second = accounts.open(at(11), envoy("a"));
@@ -120,7 +120,7 @@ fn a_connection_that_is_found_dead_after_the_reconnect_leaves_no_silent_envoy() 
 
 #[test]
 fn an_envoy_with_the_id_of_another_does_not_stand_for_it() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     let (one, twin) = (accounts.open(at(0), envoy("a")), accounts.open(at(0), envoy("a")));
     for second in 1..100 {
         accounts.report(at(second), one, cart(load(1, 0, 1)));
@@ -141,7 +141,7 @@ fn an_envoy_with_the_id_of_another_does_not_stand_for_it() {
 
 #[test]
 fn an_envoy_with_endpoints_and_without_load_reports_is_silent_while_it_is_connected_and_after() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     accounts.set_connected(at(0), &[connected("a", &["cart"]), connected("b", &[])]);
     for second in [0, 1000, 5000] {
         assert_eq!(silent(&mut accounts, second, "a"), Some(true));
@@ -164,7 +164,7 @@ fn an_envoy_with_endpoints_and_without_load_reports_is_silent_while_it_is_connec
 
 #[test]
 fn more_envoys_than_are_told_apart_keep_all_services_up() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     for n in 0..=MAX_ENVOYS {
         let stream = accounts.open(at(0), envoy(&format!("e{n}")));
         accounts.report(at(1), stream, []);
@@ -177,13 +177,13 @@ fn more_envoys_than_are_told_apart_keep_all_services_up() {
 
 #[test]
 fn more_ended_streams_than_are_remembered_keep_all_services_up_for_ten_minutes() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     for _ in 0..=MAX_REMEMBERED {
         let stream = accounts.open(at(10), envoy("a"));
         accounts.report(at(20), stream, []);
         accounts.close(at(20), stream);
     }
-    let all = |accounts: &mut EnvoyAccounts, now| {
+    let all = |accounts: &mut EnvoyLoadAggregator, now| {
         accounts.states(at(now)).values().any(|state| state.services == EnvoyServices::All)
     };
     assert!(all(&mut accounts, 21) && all(&mut accounts, 619));
@@ -192,7 +192,7 @@ fn more_ended_streams_than_are_remembered_keep_all_services_up_for_ten_minutes()
 
 #[test]
 fn an_envoy_of_many_services_concerns_all() {
-    let mut accounts = EnvoyAccounts::default();
+    let mut accounts = EnvoyLoadAggregator::default();
     let stream = accounts.open(at(0), envoy("a"));
     let names = (0..=MAX_ENVOY_SERVICES).map(|n| (service(&format!("s{n}")), load(0, 0, 0)));
     accounts.report(at(1), stream, names.collect::<Vec<_>>());
@@ -233,7 +233,7 @@ proptest! {
     fn sums_are_those_of_the_open_streams_and_every_broken_envoy_is_silent_or_replaced(
         steps in prop::collection::vec(step(), 0..60)
     ) {
-        let (mut accounts, mut streams, mut now) = (EnvoyAccounts::default(), Vec::<Known>::new(), 10);
+        let (mut accounts, mut streams, mut now) = (EnvoyLoadAggregator::default(), Vec::<Known>::new(), 10);
         let (mut began, mut counted) = ([0_u64; 3], [0_u64; 3]);
         let mut last_end = [None::<u64>; 2];
         for step in steps {

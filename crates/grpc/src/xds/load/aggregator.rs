@@ -72,7 +72,7 @@ struct Ended {
 
 /// The accounts of all Envoys.
 #[derive(Debug, Default)]
-pub(super) struct EnvoyAccounts {
+pub(super) struct EnvoyLoadAggregator {
     next: u64,
     streams: HashMap<StreamId, StreamLoad>,
     /// Present requests by service, over all streams.
@@ -86,7 +86,7 @@ pub(super) struct EnvoyAccounts {
     unreported: BTreeMap<EnvoyId, Moment>,
 }
 
-impl EnvoyAccounts {
+impl EnvoyLoadAggregator {
     /// An Envoy has opened a stream.
     pub(super) fn open(&mut self, now: Moment, envoy: EnvoyId) -> StreamId {
         let id = StreamId(self.next);
