@@ -39,6 +39,11 @@ const WAKE_PAUSE: Duration = Duration::from_millis(110);
 /// After start-up work of this length, idle processes have nothing left to do.
 const SETTLE: Duration = Duration::from_secs(10);
 
+/// Below this share of a core, in percent, nothing of the start is left to do.
+const SETTLED: f64 = 5.0;
+/// How often is looked whether that is so.
+const SETTLE_ROUNDS: u32 = 40;
+
 /// What one process did over a while.
 struct Cost {
     /// The share of one core, in percent.
@@ -65,7 +70,7 @@ pub(crate) fn run(ask: &ClusterScaling) -> Result<()> {
     eprintln!("idle for {} s", ask.seconds);
     let pids = [controller.pid(), gateway.running.pid()];
     let idle = runtime.block_on(async {
-        delay(SETTLE).await;
+        settled(pids).await?;
         cost(pids, ask.seconds).await
     })?;
     eprintln!("waking {} services", ask.wakes);
@@ -113,6 +118,18 @@ fn start_gateway(
     let flags =
         ["--watch-namespace", NAMESPACE, "--report-to", url, "--report-ca", &ca, "--report-token", &token];
     Gateway::start(binary, &ask.kubeconfig, &flags)
+}
+
+/// Waits until the work of the start is done: the gateway writes the status of each route once, within a rate.
+async fn settled<const N: usize>(pids: [u32; N]) -> Result<()> {
+    for _ in 0..SETTLE_ROUNDS {
+        delay(SETTLE).await;
+        if cost(pids, 2).await?.iter().all(|cost| cost.cpu < SETTLED) {
+            return Ok(());
+        }
+    }
+    eprintln!("the processes are not idle after {SETTLE_ROUNDS} rounds of {SETTLE:?}");
+    Ok(())
 }
 
 /// What these processes cost over `seconds`.

@@ -10,6 +10,7 @@ use rouse_grpc::report::client::ReportClientMetrics;
 use rouse_grpc::report::server::ReportMetrics;
 use rouse_grpc::scaler::ScalerMetrics;
 use rouse_grpc::xds::XdsMetrics;
+use rouse_grpc::xds::load::EnvoyLoadMetrics;
 
 /// The names and types in the tables below these headings.
 fn told(headings: &[&str]) -> BTreeSet<(String, String)> {
@@ -32,7 +33,8 @@ fn registered(metrics: &Metrics) -> BTreeSet<(String, String)> {
     prometheus_client::encoding::text::encode(&mut text, metrics).unwrap();
     all.map(|name| {
         // A family without samples has no type in the text. All families here are of counters, except for these.
-        let is_gauge = text.contains(&format!("# TYPE {name} gauge")) || name == "rouse_xds_resources";
+        let is_gauge = text.contains(&format!("# TYPE {name} gauge"))
+            || ["rouse_xds_resources", "rouse_xds_load_envoys"].contains(&name);
         if is_gauge {
             (name.to_owned(), "gauge".to_owned())
         } else if name == "rouse_xds_ack_seconds" {
@@ -51,8 +53,9 @@ fn the_page_has_every_metric_of_load_reports_of_the_scaler_and_of_xds_and_no_oth
     ReportMetrics::new(&mut metrics);
     ScalerMetrics::new(&mut metrics);
     XdsMetrics::new(&mut metrics);
+    EnvoyLoadMetrics::new(&mut metrics);
     let there = registered(&metrics);
-    assert_eq!(there.len(), 17, "{metrics:?}");
+    assert_eq!(there.len(), 20, "{metrics:?}");
     let headings = ["Metrics of load reports", "Metrics of the external scaler", "Metrics of xDS"];
     assert_eq!(told(&headings), there);
 }

@@ -58,7 +58,7 @@ fn what_shows_the_cluster_needs_client_certificates_unless_it_is_on_loopback_or_
     for (bad, part) in [
         (with(&[]), "0.0.0.0:18000 is not on loopback"),
         (with(&[&["--xds-listen", "10.0.0.7:18000"]]), "10.0.0.7:18000 is not on loopback"),
-        (with(&[&CERT]), "could report load: give --xds-client-ca, or --xds-insecure"),
+        (with(&[&CERT]), "and report load: give --xds-client-ca, or --xds-insecure"),
         (with(&[&CERT[..2], &CA]), "give both --xds-tls-cert and --xds-tls-key"),
         (with(&[&["--xds-insecure"], &CA]), "client certificates need TLS"),
         (with(&[&["--xds-insecure"], &CERT, &["--xds-client-san", "a"]]), "prove nothing without their CA"),

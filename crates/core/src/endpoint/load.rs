@@ -12,8 +12,6 @@ pub struct EndpointLoad {
     in_flight: AtomicU32,
     /// How many of those were held before and have no response yet.
     released: AtomicU32,
-    /// Requests that other proxies have sent to the pod, as they report them.
-    reported: AtomicU32,
 }
 
 /// The limit that applies when a slot is taken.
@@ -34,14 +32,9 @@ impl EndpointLoad {
         Self::default()
     }
 
-    /// How many requests it has: slots in use, and those that other proxies report.
+    /// How many slots are in use.
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed).saturating_add(self.reported.load(Ordering::Relaxed))
-    }
-
-    /// Sets how many requests other proxies have sent to it, past the gateway.
-    pub fn set_reported(&self, requests: u32) {
-        self.reported.store(requests, Ordering::Relaxed);
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     /// How many slots are in use by requests that were held before and have no response yet.

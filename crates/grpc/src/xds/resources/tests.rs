@@ -119,7 +119,7 @@ fn only_the_address_of_all_of_ipv6_also_means_ipv4() {
 
 #[test]
 fn a_time_that_envoy_cannot_hold_is_cut() {
-    assert_eq!(duration(Duration::MAX).seconds, 315_576_000_000);
+    assert_eq!(duration(Duration::MAX).seconds, 9_223_372_035);
     assert_eq!(
         duration(Duration::from_millis(1500)),
         prost_types::Duration { seconds: 1, nanos: 500_000_000 }
