@@ -91,23 +91,11 @@ fn in_memory(bundles: &[Pem]) -> Option<Bytes> {
 fn certificates(bundle: &str) -> String {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
-    let blocks = bundle.split(BEGIN).skip(1).filter_map(|block| block.split_once(END));
-    blocks.map(|(encoded, _)| format!("{BEGIN}{encoded}{END}\n")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_certificates_of_a_bundle_are_sent() {
-        let key = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n";
-        let certificate =
-            |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
-        let bundle = format!("password\n{}{key}text\n{}", certificate("one"), certificate("two"));
-        assert_eq!(certificates(&bundle), certificate("one") + &certificate("two"));
-        assert_eq!(in_memory(&[Pem::Bytes(key.as_bytes().into())]), None);
+    let mut all = String::new();
+    for (encoded, _) in bundle.split(BEGIN).skip(1).filter_map(|block| block.split_once(END)) {
+        all.extend([BEGIN, encoded, END, "\n"]);
     }
+    all
 }
 
 fn host(host: &VirtualHost<'_, Arc<Route>>) -> HostRoutes {
@@ -158,5 +146,20 @@ fn respond(response: &StaticResponse) -> RouteAction {
         status: response.status().as_u16(),
         headers: response.headers().iter().map(header).collect(),
         body: response.body().clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_certificates_of_a_bundle_are_sent() {
+        let key = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n";
+        let certificate =
+            |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
+        let bundle = format!("password\n{}{key}text\n{}", certificate("one"), certificate("two"));
+        assert_eq!(certificates(&bundle), certificate("one") + &certificate("two"));
+        assert_eq!(in_memory(&[Pem::Bytes(key.as_bytes().into())]), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Envoy's control plane: endpoints, clusters, routes and listeners over xDS, and the load that Envoys report.
 //!
-//! [`XdsServer`](crate::xds::XdsServer) serves what is in a [`ResourceCache`](cache::ResourceCache): incremental (delta) ADS for all types,
+//! [`XdsServer`] serves what is in a [`ResourceCache`](cache::ResourceCache): incremental (delta) ADS for all types,
 //! and both protocols for endpoints alone. The composing crate publishes encoded resources, and may do so before the server runs.
 //!
 //! ```no_run
